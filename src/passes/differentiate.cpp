@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/differentiate.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace anabatic::passes {
@@ -20,19 +22,41 @@ class Differentiator {
   Differentiator(Graph& graph, const PassContext& context)
       : graph_(graph), builder_(graph, context.find_op) {}
 
-  void run() {
-    ANABATIC_REQUIRE(graph_.objective.has_value(),
+  void run(const GradientRequest& request) {
+    ANABATIC_REQUIRE(graph_.objective.has_value() || !request.outputs.empty(),
                      "[differentiate] expected graph '{}' to have an objective, got none",
                      graph_.name);
-    find_dependents();
-    seed(*graph_.objective);
+    const std::vector<ValueId> inputs = find_inputs(request);
+    find_dependents(inputs);
+    if (graph_.objective) seed(*graph_.objective);
+    for (const std::string& output : request.outputs) take_seed(output);
     for (std::size_t i = num_forward_; i-- > 0;) visit(static_cast<NodeId>(i));
     list_contributions();
+    for (const ValueId input : inputs) list_gradient(input);
   }
 
  private:
-  // Which values depend on a parameter: gradients flow to no other.
-  void find_dependents() {
+  std::vector<ValueId> find_inputs(const GradientRequest& request) const {
+    std::vector<ValueId> result;
+    for (const std::string& name : request.inputs) {
+      const auto is_named = [&](ValueId id) { return text(graph_.value(id).name) == name; };
+      auto found = std::ranges::find_if(graph_.batch, is_named);
+      if (found == graph_.batch.end()) {
+        found = std::ranges::find_if(graph_.step_inputs, is_named);
+        ANABATIC_REQUIRE(found != graph_.step_inputs.end(),
+                         "[differentiate] expected the name of an input of graph '{}', got '{}'",
+                         graph_.name, name);
+      }
+      ANABATIC_REQUIRE(is_floating(graph_.value(*found).type.dtype),
+                       "[differentiate] expected a floating input to differentiate by, got '{}' {}",
+                       name, to_string(graph_.value(*found).type));
+      result.push_back(*found);
+    }
+    return result;
+  }
+
+  // Which values depend on a parameter or on one of these inputs: gradients flow to no other.
+  void find_dependents(const std::vector<ValueId>& inputs) {
     num_forward_ = graph_.nodes.size();
     parameter_of_.assign(graph_.values.size(), -1);
     depends_.assign(graph_.values.size(), false);
@@ -44,6 +68,7 @@ class Differentiator {
       parameter_of_[index(state.before)] = static_cast<int>(parameter - graph_.states.data());
       depends_[index(state.before)] = true;
     }
+    for (const ValueId input : inputs) depends_[index(input)] = true;
     for (const Node& node : graph_.nodes) {
       bool depends = false;
       for (const ValueId input : node.inputs) depends |= depends_[index(input)];
@@ -65,6 +90,20 @@ class Differentiator {
     set_tag(value.producer == ir::kNoNode ? ir::Tag{} : graph_.node(value.producer).tag);
     pending_[index(objective)] = {
         builder_.add1("fill", {}, {{"type", to_string(value.type)}, {"value", 1.0}})};
+  }
+
+  // The gradient of an output is an input; nothing reads it where the output depends on nothing.
+  void take_seed(const std::string& name) {
+    const std::optional<ValueId> output = graph_.find_output(name);
+    ANABATIC_REQUIRE(output.has_value(),
+                     "[differentiate] expected the name of an output of graph '{}', got '{}'",
+                     graph_.name, name);
+    const TensorType type = graph_.value(*output).type;
+    ANABATIC_REQUIRE(is_floating(type.dtype),
+                     "[differentiate] expected a floating output to start from, got '{}' {}", name,
+                     to_string(type));
+    const ValueId gradient = builder_.batch_input(seed_name(name), type);
+    if (depends_[index(*output)]) pending_[index(*output)].push_back(gradient);
   }
 
   void set_tag(ir::Tag forward) {
@@ -139,6 +178,22 @@ class Differentiator {
         builder_.output(contributions_[s][i], contribution_name(text(graph_.states[s].name), i));
   }
 
+  // An output has one name and a maker: what has another name, or is a seed, is copied.
+  void list_gradient(ValueId input) {
+    const Name name = graph_.value(input).name;
+    ir::Tag tag = builder_.tag();
+    tag.phase = ir::Phase::kBackwardInput;
+    builder_.set_tag(tag);
+    std::optional<ValueId> gradient = total(input);
+    if (!gradient)
+      gradient = builder_.add1("fill", {},
+                               {{"type", to_string(graph_.value(input).type)}, {"value", 0.0}});
+    else if (graph_.value(*gradient).producer == ir::kNoNode ||
+             graph_.value(*gradient).name != Name{})
+      gradient = builder_.add1("scale", {*gradient}, {{"factor", 1.0}});
+    builder_.output(*gradient, input_gradient_name(text(name)));
+  }
+
   Graph& graph_;
   ir::GraphBuilder builder_;
   std::size_t num_forward_ = 0;
@@ -149,7 +204,8 @@ class Differentiator {
 };
 
 bool differentiate(Graph& graph, const PassContext& context) {
-  Differentiator(graph, context).run();
+  const GradientRequest* request = context.options.gradients;
+  Differentiator(graph, context).run(request != nullptr ? *request : GradientRequest{});
   return true;
 }
 
@@ -157,6 +213,12 @@ bool differentiate(Graph& graph, const PassContext& context) {
 
 std::string contribution_name(std::string_view parameter, std::size_t i) {
   return fmt::format("{}.{}", spec::state_name(ir::StateRole::kGradient, parameter), i);
+}
+
+std::string seed_name(std::string_view output) { return fmt::format("seeds.{}", output); }
+
+std::string input_gradient_name(std::string_view input) {
+  return spec::state_name(ir::StateRole::kGradient, input);
 }
 
 const Pass kDifferentiate{.name = "differentiate",

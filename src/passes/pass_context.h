@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "ir/op_schema.h"
 #include "spec/decisions.h"
@@ -26,6 +27,14 @@ using StateNames = std::set<std::string, std::less<>>;
 // By parameter that is a stack of experts: the experts at which a slice of its moments begins.
 using ExpertCuts = std::map<std::string, std::set<std::int64_t>, std::less<>>;
 
+// What differentiate takes in addition to the objective and parameters. Each kind adds up.
+struct GradientRequest {
+  // Outputs whose gradients are given: batch inputs `seeds.NAME`, of the output's type.
+  std::vector<std::string> outputs{};
+  // Batch and step inputs whose gradients are outputs `gradients.NAME`, of the input's type.
+  std::vector<std::string> inputs{};
+};
+
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
@@ -41,6 +50,7 @@ struct PassOptions {
   // Parameters that are on disk between their readers (reload_parameters). null: none.
   const StateNames* on_disk = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none
+  const GradientRequest* gradients = nullptr;  // null: those of parameters, from the objective
   spec::Mesh mesh{};                           // of the ranks that share a step
   std::int32_t rank = 0;                       // this one of them
   double expert_capacity = 0;                  // spec::Decisions::expert_capacity

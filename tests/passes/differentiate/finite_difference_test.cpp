@@ -142,6 +142,103 @@ TEST_P(FiniteDifferences, EqualTheGradientOfEveryParameter) {
   EXPECT_GT(num_parameters, 1);
 }
 
+// Experts as a layer: every operand is an input, and two outputs have seeds.
+constexpr const char* kSeededGraph = R"(graph "experts"
+  batch %0 "x": f64[5,4]
+  batch %1 "experts": i32[5,2]
+  batch %2 "weights": f64[5,2]
+  batch %3 "key_begin": i32[5]
+  state %4 "gate": f64[3,6,4]  parameter
+  state %5 "up": f64[3,6,4]  parameter
+  state %6 "down": f64[3,4,6]  parameter
+  %7: i32[10], %8: i32[10], %9: i32[4] = route_sort(%1)  {num_experts=3}  forward segment=dispatch
+  %10: f64[10,4] = permute(%0, %7)  {top_k=2}  forward segment=dispatch
+  %11: f64[10,6] = grouped_linear(%10, %4, %9)  forward segment=experts
+  %12: f64[10,6] = grouped_linear(%10, %5, %9)  forward segment=experts
+  %13 "inner": f64[10,6] = activation(%11, %12)  {activation="swiglu"}  forward segment=experts
+  %14: f64[10,4] = grouped_linear(%13, %6, %9)  forward segment=experts
+  %15 "y": f64[5,4] = unpermute(%14, %2, %8)  forward segment=combine
+  output %13
+  output %15
+)";
+
+// Sums of an output's elements, each times its seed, are an objective.
+double seeded_objective(const ir::Graph& forward, const Environment& inputs,
+                        const std::map<std::string, Values>& seeds) {
+  const Environment results = evaluate(forward, inputs);
+  double sum = 0;
+  for (const auto& [name, seed] : seeds) {
+    const Values& output = results.at(*forward.find_output(name));
+    for (std::size_t i = 0; i < seed.data.size(); ++i) sum += seed.data[i] * output.data[i];
+  }
+  return sum;
+}
+
+TEST(Seeds, GiveTheGradientsOfInputsAndParameters) {
+  const ir::Graph forward = ir::parse(kSeededGraph, ops::find_op);
+  ir::Graph graph = forward;
+  const GradientRequest request{.outputs = {"inner", "y"}, .inputs = {"x", "weights"}};
+  const PassContext context{.options = {.with_update = false, .gradients = &request},
+                            .find_op = ops::find_op};
+  ASSERT_TRUE(kDifferentiate.run(graph, context));
+  ir::verify(graph);
+
+  Environment inputs;
+  std::map<std::string, Values> seeds;
+  std::uint64_t stream = 0;
+  for (const ir::ValueId id : graph.batch) {
+    const std::string name(text(graph.value(id).name));
+    const TensorType& type = graph.value(id).type;
+    if (name == "experts")
+      inputs[id] = {type, {0, 2, 2, 0, 0, 2, 2, 0, 0, 2}};  // expert 1 has no rows
+    else if (type.dtype == DType::kInt32)
+      inputs[id] = {type, std::vector<double>(5, 0.0)};
+    else
+      inputs[id] = testing::random_values(type, testing::Regime::kBounded, kSeed, ++stream);
+    if (name.starts_with("seeds.")) seeds[name.substr(6)] = inputs[id];
+  }
+  ASSERT_EQ(seeds.size(), 2u);
+  for (const ir::State& state : graph.states)
+    inputs[state.before] = parameter_data(graph.value(state.before).type, ++stream);
+  const Environment results = evaluate(graph, inputs);
+
+  const auto check = [&](ir::ValueId of, const std::string& gradient) {
+    Environment changed = inputs;
+    Values want{.type = forward.value(of).type};
+    double magnitude = std::abs(seeded_objective(forward, inputs, seeds));
+    const double h = testing::difference_step();
+    for (double& value : changed.at(of).data) {
+      const double at = value;
+      value = at + h;
+      const double above = seeded_objective(forward, changed, seeds);
+      value = at - h;
+      want.data.push_back((above - seeded_objective(forward, changed, seeds)) / (2 * h));
+      value = at;
+      magnitude = std::max(magnitude, std::abs(want.data.back()));
+    }
+    const std::vector<double> tolerances(want.data.size(),
+                                         testing::difference_tolerance(magnitude));
+    const auto found = graph.find_output(gradient);
+    ASSERT_TRUE(found.has_value()) << gradient;
+    EXPECT_EQ(testing::compare(results.at(*found), want, tolerances).report, "") << gradient;
+  };
+  check(forward.batch[0], "gradients.x");
+  check(forward.batch[2], "gradients.weights");
+  for (const ir::State& state : forward.states)
+    check(state.before, contribution_name(text(state.name), 0));
+}
+
+TEST(Seeds, WhatIsNotAskedForCostsNothing) {
+  ir::Graph graph = ir::parse(kSeededGraph, ops::find_op);
+  for (ir::State& state : graph.states) state.is_trainable = false;
+  const GradientRequest request{.outputs = {"y"}, .inputs = {"weights"}};
+  const PassContext context{.options = {.gradients = &request}, .find_op = ops::find_op};
+  const std::size_t num_forward = graph.nodes.size();
+  ASSERT_TRUE(kDifferentiate.run(graph, context));
+  ASSERT_EQ(graph.nodes.size(), num_forward + 1);
+  EXPECT_EQ(graph.nodes.back().op->name, "unpermute_gradient");
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences,
                          ::testing::Values("attention_block", "attention_sinks", "dense_mlp",
                                            "expert_biases", "moe_documents", "moe_layers",

@@ -61,6 +61,12 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "on_disk") {  // this parameter
     file.on_disk->insert(value);
     options.on_disk = file.on_disk.get();
+  } else if (key == "seed") {  // the gradient of this output is given
+    file.gradients->outputs.push_back(value);
+    options.gradients = file.gradients.get();
+  } else if (key == "gradient_of") {  // this input
+    file.gradients->inputs.push_back(value);
+    options.gradients = file.gradients.get();
   } else if (key == "recompute") {  // this value
     file.decisions->recompute.insert(value);
   } else if (key == "slices") {  // these calls, into so many: KEY:8

@@ -24,6 +24,7 @@ struct PassFile {
   std::shared_ptr<HeldStates> held_states = std::make_shared<HeldStates>();
   std::shared_ptr<StateNames> on_disk = std::make_shared<StateNames>();
   std::shared_ptr<ExpertCuts> expert_cuts = std::make_shared<ExpertCuts>();
+  std::shared_ptr<GradientRequest> gradients = std::make_shared<GradientRequest>();
   std::shared_ptr<spec::Decisions> decisions = std::make_shared<spec::Decisions>();
   bool is_idempotent = true;  // a second run must say "unchanged"; `option idempotent=no` lifts it
   bool expects_error = false;
