@@ -75,7 +75,15 @@ class Lowering {
                                    .type = graph_.value(state.before).type,
                                    .is_on_disk = is_on_disk(graph_, plan_, state)});
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})
-      for (ir::ValueId value : *list) program_.inputs.push_back(named(value));
+      for (ir::ValueId value : *list) {
+        program_.inputs.push_back(named(value));
+        if (program_.inputs.back().operand.arena == spec::Arena::kExternal)
+          program_.externals.push_back(program_.inputs.back());
+      }
+    program_.num_external_inputs = static_cast<std::int32_t>(program_.externals.size());
+    for (const ir::ValueId value : graph_.outputs)
+      if (operand(value).arena == spec::Arena::kExternal)
+        program_.externals.push_back(named(value));
     add_windows(graph_, plan_, states_, program_);
   }
 

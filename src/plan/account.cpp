@@ -64,6 +64,9 @@ class Uses {
   const Place& place(std::size_t buffer) const { return places_[buffer]; }
   const Place& place_of_saved(std::size_t buffer) const { return saved_places_[buffer]; }
 
+  static bool is_of_batch(const PlannedBuffer& buffer) {
+    return buffer.arena == spec::Arena::kInput || buffer.arena == spec::Arena::kExternal;
+  }
   bool is_always_there(const PlannedBuffer& buffer) const {
     return buffer.arena != spec::Arena::kFrame;
   }
@@ -71,7 +74,7 @@ class Uses {
   // A buffer's use at a position of its lifetime.
   Use use(std::size_t i, std::int32_t position) const {
     const PlannedBuffer& buffer = plan_.buffers[i];
-    if (buffer.arena == spec::Arena::kInput) return Use::kInputs;
+    if (is_of_batch(buffer)) return Use::kInputs;
     if (buffer.state >= 0)
       return use_of_state(graph_.states[static_cast<std::size_t>(buffer.state)].role);
     return position < saved_end_[i] ? Use::kSaved : Use::kScratch;
@@ -153,7 +156,7 @@ class Uses {
     }
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const PlannedBuffer& buffer = plan_.buffers[i];
-      if (buffer.arena == spec::Arena::kInput) places_[i] = {-1, "inputs"};
+      if (is_of_batch(buffer)) places_[i] = {-1, "inputs"};
       if (buffer.state < 0) continue;
       const ir::State& state = graph_.states[static_cast<std::size_t>(buffer.state)];
       const auto found = of_parameter.find(parameter_of(state));

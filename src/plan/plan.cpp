@@ -129,15 +129,22 @@ class BufferPlanner {
     PlannedBuffer& of_input = buffers_[static_cast<std::size_t>(to)];
     // Outputs stay readable, even beyond the last node.
     if (is_output_[static_cast<std::size_t>(to)]) return;
-    if (from == to || of_output.arena != spec::Arena::kFrame ||
+    const bool is_external = of_output.arena == spec::Arena::kExternal;
+    if (from == to || (of_output.arena != spec::Arena::kFrame && !is_external) ||
         of_input.arena != spec::Arena::kFrame || of_output.bytes != of_input.bytes)
       return;
     if (!have_one_format(graph_, output, input)) return;
-    if (of_output.lifetime.begin != position || of_input.lifetime.end != position + 1) return;
+    if (!is_external && of_output.lifetime.begin != position) return;
+    if (of_input.lifetime.end != position + 1) return;
     int uses = 0;
     for (const auto* list : {&node.inputs, &node.outputs})
       for (ir::ValueId value : *list) uses += root_of(value) == to;
     if (uses != 1) return;
+    if (is_external) {  // the input is made in the caller's bytes
+      of_output.value = std::min(of_input.value, of_output.value);
+      buffer_of_storage_[static_cast<std::size_t>(to)] = from;
+      return;
+    }
     of_input.lifetime.end = of_output.lifetime.end;
     of_input.value = std::min(of_input.value, of_output.value);
     is_output_[static_cast<std::size_t>(to)] = is_output_[static_cast<std::size_t>(from)];
@@ -195,6 +202,10 @@ void place(const ir::Graph& graph, Plan& plan, const std::vector<PlannedNode*>& 
       case spec::Arena::kInput:
         buffer.offset = plan.input_bytes;
         plan.input_bytes += align_bytes(buffer.bytes);
+        break;
+      case spec::Arena::kExternal:  // an offset of its own for each, also where it has no bytes
+        buffer.offset = plan.external_bytes;
+        plan.external_bytes += std::max(align_bytes(buffer.bytes), kAlignmentBytes);
         break;
       case spec::Arena::kPersistent:
         plan.persistent_bytes += align_bytes(buffer.bytes);
@@ -283,7 +294,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
       select_kernels(graph, device, options.only_kernels, plan.places, options.explanation);
   std::vector<std::int64_t> workspace_bytes;
   for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
-  const StorageMap map = assign_storage(graph);
+  const StorageMap map = assign_storage(graph, options.external_operands);
   // Updates of states on disk stay as far apart as gradients come: each waits for its window.
   const bool gradients_in_frame = plan.has_gradients_in_frame();
   const bool shortens_gradients = gradients_in_frame && !options.disk.optimizer_state;

@@ -96,6 +96,7 @@ struct Plan {
   std::vector<std::int32_t> buffer_of_value;  // by ValueId; -1 for values that nothing touches
   std::vector<SwapWindow> windows;  // in the order of their reads, which is that of their uses
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
+  std::int64_t external_bytes = 0;    // of operands of the caller, each from its own offset on
   std::vector<Offload> offloads;      // ascending by needed_at; copies of parameters among them
   std::vector<Exchange> exchanges;    // ascending by posted_at
   std::int64_t disk_bytes = 0;        // of states on disk, and of offloaded values
@@ -143,7 +144,10 @@ struct PlanOptions {
   DiskOptions disk{};
   // Prices for the times of transfers; null: `reload` is a copy.
   const OpEfficiency* efficiency = nullptr;
-  spec::OffloadSpans offloads{};                    // from an earlier plan (plan/offload.h)
+  spec::OffloadSpans offloads{};  // from an earlier plan (plan/offload.h)
+  // The graph's inputs and outputs are operands of the caller (spec::Arena::kExternal). Outputs are
+  // written straight there, and inputs are only read.
+  bool external_operands = false;
   bool overlaps_exchanges = true;                   // false, or trivial: each is awaited at once
   std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
 };

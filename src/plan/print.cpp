@@ -16,6 +16,8 @@ std::string_view arena_name(spec::Arena arena) {
       return "frame";
     case spec::Arena::kGradient:
       return "gradient";
+    case spec::Arena::kExternal:
+      return "external";
     case spec::Arena::kInput:
       break;
   }

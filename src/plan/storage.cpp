@@ -141,7 +141,7 @@ bool have_one_format(const ir::Graph& graph, ir::ValueId a, ir::ValueId b) {
   return graph.value(a).type.blocks == graph.value(b).type.blocks;
 }
 
-StorageMap assign_storage(const ir::Graph& graph) {
+StorageMap assign_storage(const ir::Graph& graph, bool external_operands) {
   UnionFind sets(graph.values.size());
   unite_all(graph, sets);
   std::vector<bool> touched(graph.values.size(), false);
@@ -190,9 +190,16 @@ StorageMap assign_storage(const ir::Graph& graph) {
       Storage& entry = storage_of(value);
       ANABATIC_CHECK(entry.values.size() == 1, "[plan] input {} would be overwritten",
                      text(graph.value(value).name));
-      entry.arena = spec::Arena::kInput;
+      entry.arena = external_operands ? spec::Arena::kExternal : spec::Arena::kInput;
     }
-  for (ir::ValueId value : graph.outputs) storage_of(value).is_output = true;
+  for (ir::ValueId value : graph.outputs) {
+    Storage& entry = storage_of(value);
+    ANABATIC_CHECK(!external_operands || (entry.arena == spec::Arena::kFrame && !entry.is_output),
+                   "[plan] expected output {} in bytes of its own, for the caller gives them",
+                   text(graph.value(value).name));
+    entry.is_output = true;
+    if (external_operands) entry.arena = spec::Arena::kExternal;
+  }
   for (const Overwrite& write : overwrites(graph))
     ANABATIC_CHECK(
         std::find(graph.outputs.begin(), graph.outputs.end(), write.value) == graph.outputs.end(),

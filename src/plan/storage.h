@@ -25,8 +25,9 @@ struct StorageMap {
 };
 
 // InternalError where the graph cannot be laid out: an alias of a batch input, a contribution that
-// cannot add in place, a state overwritten by a node that may not work in place.
-StorageMap assign_storage(const ir::Graph& graph);
+// cannot add in place, a state overwritten by a node that may not work in place; with external
+// operands an output that is an input or a state.
+StorageMap assign_storage(const ir::Graph& graph, bool external_operands = false);
 
 // Pairs (first, second) where first must run before second in addition to data flow: readers of a
 // value before the node that overwrites it, and the writers of one gradient among themselves, so

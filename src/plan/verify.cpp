@@ -116,6 +116,8 @@ class Verifier {
         return plan_.gradient_bytes;
       case spec::Arena::kInput:
         return plan_.input_bytes;
+      case spec::Arena::kExternal:
+        return plan_.external_bytes;
       case spec::Arena::kPersistent:
         break;
     }
@@ -170,6 +172,9 @@ class Verifier {
     ANABATIC_RULE(i >= 0, "a buffer for every value", "value {} has none", index(value));
     return plan_.buffers[static_cast<std::size_t>(i)];
   }
+  bool is_input(ir::ValueId value) const {
+    return is_input_.contains(plan_.buffer_of_value[index(value)]);
+  }
   // A state is an arena of its own.
   ByteMap& arena(const PlannedBuffer& at) {
     return arenas_[{at.arena, at.arena == spec::Arena::kPersistent ? at.state : -1}];
@@ -189,8 +194,10 @@ class Verifier {
   void start() {
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})
       for (ir::ValueId value : *list) {
-        ANABATIC_RULE(buffer(value).arena == spec::Arena::kInput, "inputs in their arena",
-                      "value {}", index(value));
+        const spec::Arena at = buffer(value).arena;
+        ANABATIC_RULE(at == spec::Arena::kInput || at == spec::Arena::kExternal,
+                      "inputs in their arena", "value {}", index(value));
+        is_input_.insert(plan_.buffer_of_value[index(value)]);
         write(value);
       }
     for (const ir::State& state : graph_.states) {
@@ -383,7 +390,7 @@ class Verifier {
 
   // Only states and gradients cross from micro-batches to the update; constants are equal in all.
   void check_crossing(ir::NodeId reader, ir::ValueId input) {
-    if (buffer(input).arena == spec::Arena::kInput || buffer(input).state >= 0) return;
+    if (is_input(input) || buffer(input).state >= 0) return;
     const auto made = made_by_.find(index(input));
     ANABATIC_RULE(made != made_by_.end(), "topological, and no two live buffers overlap",
                   "{} reads value {}, which no call writes", label(reader), index(input));
@@ -447,8 +454,7 @@ class Verifier {
                   "zeroes before ops that leave rows untouched", "{}", label(planned.node));
     ANABATIC_RULE(want == WriteMode::kAssign || node.op->can_accumulate,
                   "write modes by the order of writers", "{} cannot add", label(planned.node));
-    ANABATIC_RULE(buffer(output).arena != spec::Arena::kInput, "inputs are only read", "{}",
-                  label(planned.node));
+    ANABATIC_RULE(!is_input(output), "inputs are only read", "{}", label(planned.node));
     write(output);
     made_by_[index(output)] = planned.node;
   }
@@ -482,6 +488,7 @@ class Verifier {
   WindowVerifier windows_;
   std::vector<std::int64_t> content_;  // by value: what its bytes hold once it is made
   std::set<std::uint32_t> is_contribution_;
+  std::set<std::int32_t> is_input_;          // indexes into Plan::buffers
   std::map<std::int64_t, int> num_missing_;  // contributions still to come, by content
   std::map<std::pair<spec::Arena, std::int32_t>, ByteMap> arenas_;
   std::map<std::uint32_t, ir::NodeId> made_by_;

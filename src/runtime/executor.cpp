@@ -10,6 +10,7 @@
 #include "base/rounding.h"
 #include "device/memory.h"
 #include "device/thread_team.h"
+#include "runtime/shared_frame.h"
 #include "runtime/swap/window_driver.h"
 #include "spec/execution.h"
 
@@ -18,14 +19,16 @@ namespace {
 
 constexpr int kPoison = 0xFF;
 
-bool overlap(const TensorView& a, const TensorView& b) {
-  return a.data < b.data + b.type->num_bytes() && b.data < a.data + a.type->num_bytes();
+bool overlap(const Operand& a, const Operand& b) {
+  if (a.arena != b.arena || (a.arena == Arena::kPersistent && a.state != b.state)) return false;
+  return a.offset < b.offset + b.type.num_bytes() && b.offset < a.offset + a.type.num_bytes();
 }
 
-// Bytes to fill with ones before a call.
-struct Poison {
-  std::byte* data;
-  std::size_t bytes;
+// An operand of the caller, and the views that take its address in a run.
+struct External {
+  const NamedOperand* operand;
+  std::int64_t bytes;
+  std::vector<std::uint32_t> views;  // indexes into Impl::views
 };
 
 // A call with all its pointers. They point into vectors of Impl that do not change after
@@ -44,7 +47,7 @@ struct Executor::Impl {
       : program(the_program),
         team(the_team),
         options(the_options),
-        frame(the_program.frame_bytes),
+        own_frame(the_options.frame != nullptr ? 0 : the_program.frame_bytes),
         gradient(the_program.gradient_bytes),
         inputs(the_program.input_bytes) {
     ANABATIC_REQUIRE(team.num_threads() <= program.num_threads,
@@ -53,8 +56,18 @@ struct Executor::Impl {
     for (const StateSlot& slot : program.states)
       states.push_back(store.add(slot.name, slot.type,
                                  slot.is_on_disk ? Tier::kDisk : Tier::kMemory, slot.part));
+    if (options.frame != nullptr) {
+      ANABATIC_REQUIRE(program.windows.empty() && program.exchanges.empty(),
+                       "[executor] expected a program without disk and exchanges for a frame that "
+                       "others share, got {} windows and {} exchanges",
+                       program.windows.size(), program.exchanges.size());
+      options.frame->reserve(program.frame_bytes);
+    }
+    bound_frame = frame().data();
+    for (const NamedOperand& operand : program.externals)
+      externals.push_back({&operand, operand.operand.type.num_bytes(), {}});
     windows.emplace(program, store,
-                    std::span(frame.data(), static_cast<std::size_t>(frame.bytes())));
+                    std::span(frame().data(), static_cast<std::size_t>(frame().bytes())));
     exchanges.emplace(program, options.rank,
                       [&](const Operand& operand) { return resolve(operand); });
     reserve();
@@ -87,11 +100,13 @@ struct Executor::Impl {
     };
     switch (operand.arena) {
       case Arena::kFrame:
-        return {at(frame), &operand.type};
+        return {at(frame()), &operand.type};
       case Arena::kGradient:
         return {at(gradient), &operand.type};
       case Arena::kInput:
         return {at(inputs), &operand.type};
+      case Arena::kExternal:
+        return {nullptr, &operand.type};
       case Arena::kPersistent:
         break;
     }
@@ -124,8 +139,73 @@ struct Executor::Impl {
 
   std::span<const TensorView> resolve_all(const std::vector<Operand>& operands) {
     const std::size_t begin = views.size();
-    for (const Operand& operand : operands) views.push_back(resolve(operand));
+    for (const Operand& operand : operands) {
+      if (operand.arena == Arena::kExternal)
+        external_at(operand.offset).views.push_back(static_cast<std::uint32_t>(views.size()));
+      views.push_back(resolve(operand));
+    }
     return {views.data() + begin, operands.size()};
+  }
+
+  External& external_at(std::int64_t offset) {
+    const auto found = std::ranges::find_if(externals, [&](const External& external) {
+      return external.operand->operand.offset == offset;
+    });
+    ANABATIC_CHECK(found != externals.end(), "[executor] no external operand at {}", offset);
+    return *found;
+  }
+
+  const device::Memory& frame() const {
+    return options.frame != nullptr ? options.frame->memory() : own_frame;
+  }
+
+  std::byte* workspace_of(const Call& call) const {
+    if (call.workspace_bytes == 0) return nullptr;
+    return (call.workspace_arena == Arena::kGradient ? gradient : frame()).data() +
+           call.workspace_offset;
+  }
+
+  // A shared frame has moved: all addresses in it are new.
+  void follow_frame() {
+    bound_frame = frame().data();
+    std::size_t i = 0;
+    for (BoundCall& call : bound) {
+      for (const std::vector<Operand>* operands : {&call.call->inputs, &call.call->outputs})
+        for (const Operand& operand : *operands) views[i++] = resolve(operand);
+      call.arguments.workspace = workspace_of(*call.call);
+    }
+  }
+
+  void take_externals(std::span<std::byte* const> addresses) {
+    ANABATIC_REQUIRE(addresses.size() == externals.size(),
+                     "[executor] expected addresses of {} external operands, got {}",
+                     externals.size(), addresses.size());
+    check_externals(addresses);
+    for (std::size_t i = 0; i < externals.size(); ++i)
+      for (const std::uint32_t view : externals[i].views) views[view].data = addresses[i];
+  }
+
+  void check_externals(std::span<std::byte* const> addresses) const {
+    const auto is_used = [&](std::size_t i) {
+      return !externals[i].views.empty() && externals[i].bytes > 0;
+    };
+    const auto num_inputs = static_cast<std::size_t>(program.num_external_inputs);
+    for (std::size_t i = 0; i < externals.size(); ++i) {
+      if (!is_used(i)) continue;
+      const NamedOperand& operand = *externals[i].operand;
+      ANABATIC_REQUIRE(
+          addresses[i] != nullptr &&
+              reinterpret_cast<std::uintptr_t>(addresses[i]) % spec::kAlignmentBytes == 0,
+          "[executor] expected {} '{}' {} at a multiple of {} bytes, got address {}",
+          i < num_inputs ? "input" : "output", operand.name, to_string(operand.operand.type),
+          spec::kAlignmentBytes, static_cast<const void*>(addresses[i]));
+      if (i < num_inputs) continue;
+      for (std::size_t j = 0; j < i; ++j)
+        ANABATIC_REQUIRE(!is_used(j) || addresses[i] + externals[i].bytes <= addresses[j] ||
+                             addresses[j] + externals[j].bytes <= addresses[i],
+                         "[executor] expected output '{}' in bytes of its own, got some of '{}'",
+                         operand.name, externals[j].operand->name);
+    }
   }
 
   std::span<const bool> copy_modes(const Call& call) {
@@ -139,7 +219,7 @@ struct Executor::Impl {
     ANABATIC_CHECK(call.kernel && call.adds.size() == call.outputs.size(),
                    "[executor] {}: {} modes, {} outputs", call.label, call.adds.size(),
                    call.outputs.size());
-    const device::Memory& arena = call.workspace_arena == Arena::kGradient ? gradient : frame;
+    const device::Memory& arena = call.workspace_arena == Arena::kGradient ? gradient : frame();
     ANABATIC_CHECK(call.workspace_offset >= 0 &&
                        call.workspace_offset % spec::kAlignmentBytes == 0 &&
                        call.workspace_offset + call.workspace_bytes <= arena.bytes(),
@@ -151,43 +231,43 @@ struct Executor::Impl {
           std::memcpy(prepared.data() + prepared_used, call.prepared.data(), call.prepared.size());
       prepared_used += round_up(std::ssize(call.prepared), spec::kAlignmentBytes);
     }
-    kernels::Arguments arguments{
-        .inputs = resolve_all(call.inputs),
-        .outputs = resolve_all(call.outputs),
-        .attributes = &call.attributes,
-        .workspace = call.workspace_bytes > 0 ? arena.data() + call.workspace_offset : nullptr,
-        .prepared = prepared_data,
-        .accumulate = copy_modes(call),
-        .launch = {.team = &team}};
+    kernels::Arguments arguments{.inputs = resolve_all(call.inputs),
+                                 .outputs = resolve_all(call.outputs),
+                                 .attributes = &call.attributes,
+                                 .workspace = workspace_of(call),
+                                 .prepared = prepared_data,
+                                 .accumulate = copy_modes(call),
+                                 .launch = {.team = &team}};
     BoundCall result{&call, arguments};
     result.poison_begin = static_cast<std::uint32_t>(poisons.size());
-    if (options.poison) add_poisons(call, arguments);
+    if (options.poison) add_poisons(call);
     result.poison_end = static_cast<std::uint32_t>(poisons.size());
     return result;
   }
 
-  void add_poisons(const Call& call, const kernels::Arguments& arguments) {
+  void add_poisons(const Call& call) {
     for (std::size_t i = 0; i < call.outputs.size(); ++i) {
-      const TensorView& output = arguments.outputs[i];
       if (call.adds[i]) continue;
-      if (std::any_of(arguments.inputs.begin(), arguments.inputs.end(),
-                      [&](const TensorView& input) { return overlap(input, output); }))
+      if (std::any_of(call.inputs.begin(), call.inputs.end(),
+                      [&](const Operand& input) { return overlap(input, call.outputs[i]); }))
         continue;
-      poisons.push_back({output.data, static_cast<std::size_t>(output.type->num_bytes())});
+      poisons.push_back(static_cast<std::uint32_t>(i));
     }
-    if (arguments.workspace)
-      poisons.push_back({arguments.workspace, static_cast<std::size_t>(call.workspace_bytes)});
+  }
+
+  static void fill(std::byte* data, std::int64_t bytes) {
+    if (bytes > 0) std::memset(data, kPoison, static_cast<std::size_t>(bytes));
   }
 
   void fill_poison(const BoundCall& call) const {
-    for (std::uint32_t i = call.poison_begin; i < call.poison_end; ++i)
-      std::memset(poisons[i].data, kPoison, poisons[i].bytes);
+    for (std::uint32_t i = call.poison_begin; i < call.poison_end; ++i) {
+      const TensorView& output = call.arguments.outputs[poisons[i]];
+      fill(output.data, output.type->num_bytes());
+    }
+    fill(call.arguments.workspace, call.call->workspace_bytes);
   }
 
-  static void fill_poison(const device::Memory& memory) {
-    if (memory.data())
-      std::memset(memory.data(), kPoison, static_cast<std::size_t>(memory.bytes()));
-  }
+  static void fill_poison(const device::Memory& memory) { fill(memory.data(), memory.bytes()); }
 
   void run_one(Action action, const BoundCall& call) const {
     if (options.poison) fill_poison(call);
@@ -202,7 +282,7 @@ struct Executor::Impl {
   // dead too.
   void poison_arenas(std::int32_t micro_batch) {
     windows->wait_all();
-    fill_poison(frame);
+    fill_poison(frame());
     if (micro_batch == 0) fill_poison(gradient);
   }
 
@@ -228,15 +308,17 @@ struct Executor::Impl {
   device::ThreadTeam& team;
   ExecutorOptions options;
   Observer observer{};
-  device::Memory frame, gradient, inputs, prepared;
+  device::Memory own_frame, gradient, inputs, prepared;
+  const std::byte* bound_frame = nullptr;  // to which views and workspaces point
+  std::vector<External> externals;         // by index into Program::externals
   std::int64_t prepared_used = 0;
   std::vector<TensorView> states;
   std::vector<TensorView> views;
   std::unique_ptr<bool[]> accumulate;
   std::size_t num_modes = 0;
-  std::vector<Poison> poisons;
-  std::vector<BoundCall> bound;  // by index into Program::calls
-  std::int32_t last_layout = 0;  // of the variant that ran last
+  std::vector<std::uint32_t> poisons;  // indexes into a call's outputs: what BoundCall names
+  std::vector<BoundCall> bound;        // by index into Program::calls
+  std::int32_t last_layout = 0;        // of the variant that ran last
   // Destroyed before the arenas, whose bytes they use.
   std::optional<swap::WindowDriver> windows;
   std::optional<ExchangeDriver> exchanges;
@@ -252,6 +334,8 @@ void Executor::observe(Observer observer) { impl_->observer = observer; }
 std::span<std::byte> Executor::input(std::string_view name) {
   const Operand* operand = impl_->find(impl_->program.inputs, name);
   ANABATIC_REQUIRE(operand, "[executor] expected the name of an input, got '{}'", name);
+  ANABATIC_REQUIRE(operand->arena != Arena::kExternal,
+                   "[executor] input '{}' is in memory of the caller", name);
   return {impl_->resolve(*operand).data, static_cast<std::size_t>(operand->type.num_bytes())};
 }
 
@@ -265,6 +349,8 @@ TensorView Executor::output(std::string_view name) const {
       impl_->find(layouts[static_cast<std::size_t>(impl_->last_layout)].outputs, name);
   if (operand == nullptr) operand = impl_->find(layouts.front().outputs, name);
   ANABATIC_REQUIRE(operand, "[executor] expected the name of an output, got '{}'", name);
+  ANABATIC_REQUIRE(operand->arena != Arena::kExternal,
+                   "[executor] output '{}' is in memory of the caller", name);
   return impl_->resolve(*operand);
 }
 
@@ -274,8 +360,15 @@ bool Executor::has_output(std::string_view name) const {
 
 bool Executor::has_action(Action action) const { return impl_->program.variants.contains(action); }
 
-void Executor::run(const StepEntry& entry) {
+void Executor::run(const StepEntry& entry) { run(entry, {}); }
+
+void Executor::run(const StepEntry& entry, std::span<std::byte* const> externals) {
   const Variant& variant = impl_->variant_of(entry);
+  if (impl_->options.frame != nullptr) {
+    impl_->options.frame->reserve(impl_->program.frame_bytes);  // has it, unless one was refused
+    if (impl_->bound_frame != impl_->frame().data()) impl_->follow_frame();
+  }
+  impl_->take_externals(externals);
   swap::WindowDriver& windows = *impl_->windows;
   if (impl_->options.poison && entry.action == Action::kForward)
     impl_->poison_arenas(entry.micro_batch);
@@ -296,7 +389,7 @@ void Executor::run(const StepEntry& entry) {
 std::vector<comm::CommStats> Executor::exchanges_took() const { return impl_->exchanges->took(); }
 
 std::int64_t Executor::arena_bytes() const {
-  return impl_->frame.bytes() + impl_->gradient.bytes() + impl_->inputs.bytes() +
+  return impl_->own_frame.bytes() + impl_->gradient.bytes() + impl_->inputs.bytes() +
          impl_->exchanges->workspace_bytes();
 }
 

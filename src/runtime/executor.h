@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the entries of a Program's steps. Owns its frame, gradient and input arenas; states belong
-// to the store it is bound to.
+// to the store it is bound to, and external operands to the caller.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -17,6 +17,8 @@ class ThreadTeam;
 }
 
 namespace anabatic::runtime {
+
+class SharedFrame;
 
 // A call that has just run.
 struct CallEvent {
@@ -40,6 +42,9 @@ struct ExecutorOptions {
   // and workspace before its call (ANABATIC_POISON=1 in tests).
   bool poison = false;
   RankContext rank{};  // for a program that exchanges
+  // In place of a frame of its own, for a program that neither exchanges nor moves to disk. It must
+  // outlive the executor. Executors of one frame never run at the same time.
+  SharedFrame* frame = nullptr;
 };
 
 class Executor {
@@ -68,6 +73,10 @@ class Executor {
   // InvalidArgument when the program has no such variant; ResourceError when the disk failed;
   // CommError when the exchanges of all ranks ended.
   void run(const StepEntry& entry);
+  // The same with the addresses of Program::externals, in their order. InvalidArgument, before any
+  // call, where one is null or no multiple of 64 bytes although calls use its bytes, or where an
+  // output shares bytes with another operand. Operands that no call uses may be null.
+  void run(const StepEntry& entry, std::span<std::byte* const> externals);
   bool has_action(Action action) const;
 
   void observe(Observer observer);  // from the next run on
@@ -75,7 +84,7 @@ class Executor {
   // What each exchange of the program has taken so far, at this rank.
   std::vector<comm::CommStats> exchanges_took() const;
 
-  // Frame, gradients, input and what exchanges work in, as allocated.
+  // Frame unless it is shared, gradients, input and what exchanges work in, as allocated.
   std::int64_t arena_bytes() const;
 
  private:

@@ -23,6 +23,9 @@ std::string print(const Program& program, const Operand& operand) {
     case Arena::kInput:
       place = fmt::format("input+{}", operand.offset);
       break;
+    case Arena::kExternal:
+      place = fmt::format("external+{}", operand.offset);
+      break;
   }
   return place + " " + to_string(operand.type);
 }

@@ -28,7 +28,9 @@ struct Operand {
   Arena arena = Arena::kFrame;
   // kPersistent: index into Program::states. A gradient in any arena: into Program::gradients.
   std::int32_t state = -1;
-  std::int64_t offset = 0;  // bytes from the arena's (or state's) base; a multiple of 64
+  // Bytes from the arena's (or state's) base; a multiple of 64. kExternal: only tells operands of
+  // the caller apart, whose bytes lie anywhere.
+  std::int64_t offset = 0;
   TensorType type{};
 };
 
@@ -137,6 +139,9 @@ struct Program {
   std::vector<StateSlot> states;
   std::vector<Name> gradients;
   std::vector<NamedOperand> inputs;  // batch and step inputs, by name
+  // Operands of the caller: the first `num_external_inputs` are only read, the others only written.
+  std::vector<NamedOperand> externals;
+  std::int32_t num_external_inputs = 0;
   std::vector<SwapRegion> regions;
   // Those of states, in the order in which a step reads them; then those of copies and regions.
   std::vector<SwapWindow> windows;

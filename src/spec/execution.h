@@ -12,8 +12,9 @@ enum class Action : std::uint8_t { kForward, kBackward, kUpdate, kSumLeaf };
 std::string_view to_string(Action action);
 
 // Persistent: states, by index into Program::states. Frame: one micro-batch. Gradient: first write
-// to update. Input: batch and step inputs.
-enum class Arena : std::uint8_t { kPersistent, kFrame, kGradient, kInput };
+// to update. Input: batch and step inputs. External: inputs and outputs in memory of the caller,
+// who gives an address for each at every run.
+enum class Arena : std::uint8_t { kPersistent, kFrame, kGradient, kInput, kExternal };
 
 inline constexpr std::int64_t kAlignmentBytes = 64;  // of every offset in an arena
 

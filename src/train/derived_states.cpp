@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/derived_states.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "lower/compile.h"
@@ -39,10 +41,11 @@ ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& 
 void refresh_derived(std::span<const ir::State> states, runtime::StateStore& store,
                      device::ThreadTeam& team, const spec::DeviceSpec& device) {
   if (states.empty()) return;
+  ir::Graph graph = refresh_graph(states, store);
   lower::CompileOptions options;
   options.training = false;
   options.states_on_disk = names_on_disk(store);
-  const lower::Compiled compiled = lower::compile(refresh_graph(states, store), options, device);
+  const lower::Compiled compiled = lower::compile(std::move(graph), options, device);
   runtime::Executor executor(compiled.program, store, team);
   for (const spec::StepEntry& entry : runtime::schedule_of(compiled.program, 1))
     executor.run(entry);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "anabatic/error.h"
 #include "base/philox.h"
@@ -308,6 +309,55 @@ TEST(Storage, RefusesContributionsThatCannotAdd) {
   graph.states[1].after = builder.add1("accumulate", {before, c});
   EXPECT_THAT([&] { plan::make_plan(graph, {}); },
               ThrowsMessage<InternalError>(HasSubstr("add in place")));
+}
+
+// y = scale(add(scale(x), x)): all three nodes work in the caller's bytes of y.
+ir::Graph graph_of_operands() {
+  ir::Graph graph;
+  ir::GraphBuilder builder(graph, ops::find_op);
+  const ir::ValueId x = builder.batch_input("x", tensor_type(kF32, {100, 7}));
+  builder.batch_input("nothing", tensor_type(kF32, {0, 7}));
+  const ir::ValueId a = builder.add1("scale", {x}, {{"factor", 2.0}});
+  builder.output(builder.add1("scale", {a}, {{"factor", 3.0}}), "a");
+  builder.output(builder.add1("add", {a, x}), "y");
+  return graph;
+}
+
+TEST(ExternalOperands, AreWrittenInPlaceAndSharedWithNothing) {
+  const ir::Graph graph = graph_of_operands();
+  const plan::Plan plan =
+      plan::make_plan(graph, {}, {.only_kernels = "ref", .external_operands = true});
+  EXPECT_EQ(plan.input_bytes, 0);
+  EXPECT_EQ(plan.frame_bytes, 0);  // `a` becomes `y` in the bytes of the caller
+  EXPECT_EQ(plan.external_bytes, 3 * 2816 + 64);
+  const runtime::Program program = lower::lower(graph, plan, {});
+  EXPECT_EQ(program.num_external_inputs, 2);
+  ASSERT_EQ(program.externals.size(), 4u);
+  std::set<std::int64_t> offsets;
+  for (const runtime::NamedOperand& operand : program.externals) {
+    EXPECT_EQ(operand.operand.arena, spec::Arena::kExternal);
+    offsets.insert(operand.operand.offset);
+  }
+  EXPECT_EQ(offsets.size(), 4u);
+  EXPECT_EQ(program.externals[0].name, "x");
+  EXPECT_EQ(program.externals[3].name, "y");
+  EXPECT_THAT(runtime::print(program), HasSubstr("input x external+0 f32[100,7]"));
+}
+
+TEST(ExternalOperands, FromATrivialPlanAreOperandsToo) {
+  const ir::Graph graph = graph_of_operands();
+  const plan::Plan plan = plan::make_plan(
+      graph, {}, {.trivial = true, .only_kernels = "ref", .external_operands = true});
+  EXPECT_EQ(plan.frame_bytes, 2816);
+  EXPECT_EQ(lower::lower(graph, plan, {}).externals.size(), 4u);
+}
+
+TEST(ExternalOperands, RefuseAnOutputThatIsAnInput) {
+  ir::Graph graph = graph_of_operands();
+  graph.outputs.push_back(graph.batch[0]);
+  EXPECT_THAT(
+      [&] { plan::make_plan(graph, {}, {.only_kernels = "ref", .external_operands = true}); },
+      ThrowsMessage<InternalError>(HasSubstr("expected output x in bytes of its own")));
 }
 
 // Numbered as the pass after the last one would be.

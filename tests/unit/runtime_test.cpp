@@ -8,6 +8,7 @@
 #include "device/memory.h"
 #include "device/thread_team.h"
 #include "runtime/executor.h"
+#include "runtime/shared_frame.h"
 
 namespace anabatic::runtime {
 namespace {
@@ -238,6 +239,98 @@ TEST(Program, PrintsEachCallOnceWithItsPlaces) {
                         "  }\n"));
   program.variants[Action::kForward] = {{.places = spec::kEveryPlace, .calls = {0}}};
   EXPECT_THAT(print(program), HasSubstr("-> = gradient+0 f32[]\n  }\n"));
+}
+
+// y = (x + 1) + 1 by way of the frame, where x and y are the caller's.
+Program external_program() {
+  Program program;
+  const TensorType scalar = tensor_type(kF32, {});
+  const Operand x{.arena = Arena::kExternal, .type = scalar},
+      y{.arena = Arena::kExternal, .offset = 128, .type = scalar},
+      unread{.arena = Arena::kExternal, .offset = 64, .type = scalar},
+      between{.arena = Arena::kFrame, .type = scalar};
+  program.frame_bytes = 64;
+  program.externals = {{"x", x}, {"unread", unread}, {"y", y}};
+  program.num_external_inputs = 2;
+  program.inputs = {{"x", x}, {"unread", unread}};
+  program.layouts[0].outputs = {{"y", y}};
+  for (const auto& [from, to] : {std::pair(x, between), std::pair(between, y)})
+    program.calls.push_back({.kernel = &kIncrement,
+                             .inputs = {from},
+                             .outputs = {to},
+                             .adds = {false},
+                             .label = "increment"});
+  program.variants[Action::kForward] = {{.places = spec::kEveryPlace, .calls = {0, 1}}};
+  return program;
+}
+
+struct alignas(64) Scalar {
+  float value = 0;
+  std::byte* address() { return reinterpret_cast<std::byte*>(&value); }
+};
+
+TEST(Executor, WorksOnMemoryOfTheCaller) {
+  const Program program = external_program();
+  StateStore store;
+  device::ThreadTeam team(1);
+  for (bool poison : {false, true}) {
+    Executor executor(program, store, team, {.poison = poison});
+    Scalar in[2], out[2];
+    for (int i : {0, 1, 0}) {
+      in[i].value = static_cast<float>(10 * i);
+      std::byte* const addresses[] = {in[i].address(), nullptr, out[i].address()};
+      executor.run(kForward, addresses);
+      EXPECT_EQ(out[i].value, static_cast<float>(10 * i + 2));
+    }
+    EXPECT_THAT([&] { executor.input("x"); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("input 'x' is in memory of the caller")));
+    EXPECT_THAT([&] { executor.output("y"); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("output 'y' is in memory of the caller")));
+  }
+}
+
+TEST(Executor, RefusesAddressesThatDoNotFit) {
+  const Program program = external_program();
+  StateStore store;
+  device::ThreadTeam team(1);
+  Executor executor(program, store, team);
+  Scalar x, y;
+  const auto run = [&](std::vector<std::byte*> addresses) {
+    return [&executor, addresses] { executor.run(kForward, addresses); };
+  };
+  EXPECT_THAT(run({x.address(), nullptr}),
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected addresses of 3 external")));
+  EXPECT_THAT(run({nullptr, nullptr, y.address()}),
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected input 'x' f32[] at a multiple")));
+  EXPECT_THAT(run({x.address(), nullptr, y.address() + 4}),
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected output 'y' f32[] at a multiple")));
+  EXPECT_THAT(run({x.address(), nullptr, x.address()}),
+              ThrowsMessage<InvalidArgument>(HasSubstr("output 'y' in bytes of its own")));
+  EXPECT_EQ(y.value, 0);
+}
+
+// The second executor needs more, so the frame moves between two runs of the first one.
+TEST(Executor, SharesAFrameThatGrows) {
+  const Program small = external_program();
+  Program large = external_program();
+  large.frame_bytes = std::int64_t{8} << 20;
+  large.calls[0].outputs[0].offset = large.calls[1].inputs[0].offset = large.frame_bytes - 64;
+  StateStore store;
+  device::ThreadTeam team(1);
+  SharedFrame frame;
+  Executor first(small, store, team, {.frame = &frame});
+  EXPECT_EQ(first.arena_bytes(), 0);
+  Scalar x, y;
+  std::byte* const addresses[] = {x.address(), nullptr, y.address()};
+  first.run(kForward, addresses);
+  Executor second(large, store, team, {.frame = &frame});
+  EXPECT_EQ(frame.memory().bytes(), large.frame_bytes);
+  x.value = 5;
+  second.run(kForward, addresses);
+  EXPECT_EQ(y.value, 7);
+  x.value = 6;
+  first.run(kForward, addresses);
+  EXPECT_EQ(y.value, 8);
 }
 
 TEST(Executor, RefusesOperandsOutsideTheirArena) {
