@@ -24,6 +24,7 @@ namespace {
 
 // About 50 us of pauses: longer gaps than that are between steps, where a core is better left idle.
 constexpr int kSpins = 2000;
+constexpr int kMostThreads = 4096;
 
 void pause() {
 #if defined(__x86_64__)
@@ -50,6 +51,7 @@ int wait_while(const std::atomic<int>& value, int old, bool spins) {
 
 struct ThreadTeam::Impl {
   int num_threads = 1;
+  HostRun host = nullptr;  // null: the workers
   bool spins = false;
   void (*body)(void*, int) = nullptr;
   void* context = nullptr;
@@ -60,6 +62,7 @@ struct ThreadTeam::Impl {
   alignas(64) std::atomic<int> generation{0};
   alignas(64) std::atomic<int> remaining{0};
   alignas(64) std::atomic<std::int64_t> next_task{0};
+  alignas(64) std::atomic<int> next_number{0};  // of the threads of a host
   std::vector<std::thread> workers;
 
   void call(int thread) noexcept {
@@ -88,6 +91,30 @@ struct ThreadTeam::Impl {
     }
   }
 
+  static void take_numbers(void* impl) {
+    const DenormalsAreZero mode;
+    auto& self = *static_cast<Impl*>(impl);
+    for (int thread; (thread = self.next_number.fetch_add(1)) < self.num_threads;)
+      self.call(thread);
+  }
+
+  void run_on_host() {
+    next_number.store(0);
+    if (num_threads > 1) host(&take_numbers, this, num_threads);
+    take_numbers(this);  // those that are left
+  }
+
+  void run_on_workers() {
+    const DenormalsAreZero mode;
+    if (num_threads > 1) {
+      remaining.store(num_threads - 1, std::memory_order_relaxed);
+      start_generation();
+    }
+    call(0);
+    for (int left = remaining.load(std::memory_order_acquire); left != 0;)
+      left = wait_while(remaining, left, spins);
+  }
+
   void start_generation() {
     generation.fetch_add(1, std::memory_order_release);
     generation.notify_all();
@@ -101,8 +128,8 @@ struct ThreadTeam::Impl {
 };
 
 ThreadTeam::ThreadTeam(int num_threads, const CpuLimits& limits) : impl_(std::make_unique<Impl>()) {
-  ANABATIC_REQUIRE(num_threads >= 0 && num_threads <= 4096,
-                   "[threads] expected a count in [0, 4096], got {}", num_threads);
+  ANABATIC_REQUIRE(num_threads >= 0 && num_threads <= kMostThreads,
+                   "[threads] expected a count in [0, {}], got {}", kMostThreads, num_threads);
   impl_->num_threads = num_threads > 0 ? num_threads : limits.num_threads();
   impl_->spins = limits.may_spin(impl_->num_threads);
   // Under a quota others share these cores: the system knows which of them are idle.
@@ -124,6 +151,14 @@ ThreadTeam::ThreadTeam(int num_threads, const CpuLimits& limits) : impl_(std::ma
   }
 }
 
+ThreadTeam::ThreadTeam(int num_threads, HostRun host) : impl_(std::make_unique<Impl>()) {
+  ANABATIC_REQUIRE(num_threads >= 1 && num_threads <= kMostThreads,
+                   "[threads] expected a count in [1, {}], got {}", kMostThreads, num_threads);
+  ANABATIC_REQUIRE(host != nullptr, "[threads] expected a function that runs bodies, got null");
+  impl_->num_threads = num_threads;
+  impl_->host = host;
+}
+
 ThreadTeam::~ThreadTeam() { impl_->join_all(); }
 
 int ThreadTeam::num_threads() const { return impl_->num_threads; }
@@ -136,16 +171,7 @@ void ThreadTeam::run_raw(void (*body)(void*, int), void* context) {
   Impl& impl = *impl_;
   impl.body = body;
   impl.context = context;
-  {
-    const DenormalsAreZero mode;
-    if (impl.num_threads > 1) {
-      impl.remaining.store(impl.num_threads - 1, std::memory_order_relaxed);
-      impl.start_generation();
-    }
-    impl.call(0);
-    for (int left = impl.remaining.load(std::memory_order_acquire); left != 0;)
-      left = wait_while(impl.remaining, left, impl.spins);
-  }
+  impl.host != nullptr ? impl.run_on_host() : impl.run_on_workers();
   if (impl.has_error.test()) {
     const std::exception_ptr error = std::exchange(impl.error, nullptr);
     impl.has_error.clear();

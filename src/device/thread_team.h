@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One persistent team of compute threads. The caller takes part; a call with one thread runs
-// inline.
+// One persistent team of compute threads, or a team that runs on the threads of a host program. The
+// caller takes part; a call with one thread runs inline.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,11 +12,19 @@
 
 namespace anabatic::device {
 
+// Calls body(context) on up to `threads` threads at once, the caller's among them, and returns when
+// all are done. It may bring fewer.
+using HostRun = void (*)(void (*body)(void* context), void* context, int threads);
+
 class ThreadTeam {
  public:
   // num_threads 0: as many as `limits` allow. Threads spin and are pinned if each has its own core;
   // under a CPU quota they are not pinned.
   explicit ThreadTeam(int num_threads = 0, const CpuLimits& limits = cpu_limits());
+  // A team without threads of its own: bodies run on those that `host` brings. Each takes one
+  // thread number after the other until none is left, so bodies may wait only for tasks that were
+  // handed out before theirs.
+  ThreadTeam(int num_threads, HostRun host);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;

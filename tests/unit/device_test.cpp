@@ -82,5 +82,71 @@ TEST(ThreadTeam, FlushesDenormalsInsideOnly) {
   EXPECT_NE(tiny * tenth, 0.0f);
 }
 
+// A host that brings as many threads as it is asked for, one less, or the caller alone.
+void all_threads(void (*body)(void*), void* context, int threads) {
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(body, context);
+  body(context);
+  for (std::thread& thread : others) thread.join();
+}
+void fewer_threads(void (*body)(void*), void* context, int threads) {
+  all_threads(body, context, threads - 1);
+}
+void one_thread(void (*body)(void*), void* context, int) { body(context); }
+void no_thread(void (*)(void*), void*, int) {}
+
+constexpr HostRun kHosts[] = {all_threads, fewer_threads, one_thread, no_thread};
+
+TEST(ThreadTeamOfAHost, RunsEveryThreadNumberOnce) {
+  for (const HostRun host : kHosts)
+    for (int count : {1, 2, 3, 7}) {
+      ThreadTeam team(count, host);
+      ASSERT_EQ(team.num_threads(), count);
+      std::vector<std::atomic<int>> calls(static_cast<std::size_t>(count));
+      for (int repeat = 0; repeat < 20; ++repeat)
+        team.run([&](int thread) { ++calls[static_cast<std::size_t>(thread)]; });
+      for (const auto& number : calls) EXPECT_EQ(number.load(), 20);
+    }
+}
+
+// Each task waits for the one before it, as those of attention's gradient do.
+TEST(ThreadTeamOfAHost, EndsWhereTasksWaitForEarlierOnes) {
+  for (const HostRun host : kHosts) {
+    ThreadTeam team(3, host);
+    std::atomic<std::int64_t> turn{0};
+    team.for_tasks(200, [&](std::int64_t task) {
+      while (turn.load() != task) std::this_thread::yield();
+      ++turn;
+    });
+    EXPECT_EQ(turn.load(), 200);
+  }
+}
+
+TEST(ThreadTeamOfAHost, RethrowsAndGoesOn) {
+  for (const HostRun host : kHosts) {
+    ThreadTeam team(3, host);
+    EXPECT_THROW(team.run([&](int thread) {
+      if (thread == 1) throw std::runtime_error("body");
+    }),
+                 std::runtime_error);
+    std::atomic<int> calls{0};
+    team.run([&](int) { ++calls; });
+    EXPECT_EQ(calls.load(), 3);
+  }
+}
+
+TEST(ThreadTeamOfAHost, FlushesDenormalsInsideOnly) {
+  ThreadTeam team(2, all_threads);
+  volatile float tiny = 1e-38f, tenth = 0.1f;
+  std::atomic<int> zeros{0};
+  team.run([&](int) {
+    if (tiny * tenth == 0.0f) ++zeros;
+  });
+#if defined(__x86_64__)
+  EXPECT_EQ(zeros.load(), 2);
+#endif
+  EXPECT_NE(tiny * tenth, 0.0f);
+}
+
 }  // namespace
 }  // namespace anabatic::device
