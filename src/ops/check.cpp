@@ -259,6 +259,30 @@ TensorType laid_out(const Check& check, TensorType type) {
   return type;
 }
 
+TensorType placed(const Check& check, TensorType type, int num_others) {
+  type.dtype = check.dtype_or("output_dtype", type.dtype);
+  const bool is_part = check.has("of_rows") || check.has("first_row");
+  const std::int64_t first = is_part ? check.non_negative_int("first_row") : 0;
+  if (is_part) {
+    const std::int64_t all = check.positive_int("of_rows");
+    std::int64_t& rows = type.shape[type.shape.size() - 2];
+    if (type.layout != kRowMajor) check.fail("expected row-major matrices, of which it is rows");
+    if (first > all || rows > all - first)
+      check.fail(fmt::format("expected rows within {}, got {} from row {} on", all, rows, first));
+    rows = all;
+  }
+  const int expected = num_others + (first > 0 ? 1 : 0);
+  if (check.num_inputs() != expected)
+    check.fail(fmt::format("expected {} inputs, got {}", expected, check.num_inputs()));
+  if (first > 0) {
+    const Operand into = check.floating(num_others, "into");
+    if (*into.type != type)
+      check.fail(
+          fmt::format("expected into to be {}, got {}", to_string(type), to_string(*into.type)));
+  }
+  return type;
+}
+
 TensorType typed(DType dtype, std::initializer_list<std::int64_t> dims) {
   return {.dtype = dtype, .shape = {dims}};
 }

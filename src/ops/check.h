@@ -101,6 +101,11 @@ DType wide_dtype(DType dtype);
 TensorType with_dtype(TensorType type, DType dtype);
 // `type` as the optional attribute "layout" asks for it: row-major, or "panels".
 TensorType laid_out(const Check& check, TensorType type);
+// The type of a weight gradient by the optional attributes of its plain forms: `output_dtype`, and
+// `first_row` with `of_rows`, which makes it rows of larger matrices. `num_others` inputs come
+// before `into`, which is there where `first_row` is not 0: the same matrices, whose earlier rows
+// are written.
+TensorType placed(const Check& check, TensorType type, int num_others);
 // Row-major.
 TensorType typed(DType dtype, std::initializer_list<std::int64_t> dims);
 

@@ -44,7 +44,8 @@ std::vector<TensorType> grouped_linear_weight_gradient_types(const Check& check)
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
                 offsets = check.i32(2, "offsets", 1);
   check.same_dtype(x, dy);
-  if (check.num_inputs() > kRowMap) {
+  const bool is_into = check.has("first_row") && check.non_negative_int("first_row") > 0;
+  if (check.num_inputs() > kRowMap + (is_into ? 1 : 0)) {
     const std::string& gathered = check.string("gathered");
     if (gathered != "x" && gathered != "dy")
       check.fail("expected 'gathered' to be x or dy, got '" + gathered + "'");
@@ -60,10 +61,22 @@ std::vector<TensorType> grouped_linear_weight_gradient_types(const Check& check)
       laid_out(check, typed(wide_dtype(x.dtype()), {offsets.size(0) - 1, dy.dim(1), x.dim(1)}))};
 }
 
+// Where the input `into` of a weight gradient is, if it is there.
+int into_at(const spec::Attributes& attributes) {
+  return attributes.contains("gathered") ? kRowMap + 1 : kRowMap;
+}
+
 std::vector<TensorType> infer_grouped_linear_weight_gradient(ir::Types inputs,
                                                              const spec::Attributes& attributes) {
-  return grouped_linear_weight_gradient_types(Check(
-      "grouped_linear_weight_gradient", inputs, attributes, {}, {"gathered", "layout", "top_k"}));
+  const Check check("grouped_linear_weight_gradient", inputs, attributes, {},
+                    {"first_row", "gathered", "layout", "of_rows", "output_dtype", "top_k"});
+  return {placed(check, grouped_linear_weight_gradient_types(check)[0], into_at(attributes))};
+}
+
+ir::Aliases grouped_weight_gradient_aliases(const spec::Attributes& attributes) {
+  if (!attributes.contains("first_row") || spec::get_int(attributes, "first_row") == 0) return {};
+  return into_at(attributes) == kRowMap ? ir::always<kRowMap>(attributes)
+                                        : ir::always<kRowMap + 1>(attributes);
 }
 
 std::vector<TensorType> infer_grouped_linear_weight_gradient_squares(
@@ -130,10 +143,12 @@ const ir::OpSchema kGroupedLinearWeightGradient{
     .name = "grouped_linear_weight_gradient",
     .product = spec::find_product("grouped_linear_weight_gradient"),
     .min_inputs = 3,
-    .max_inputs = 4,
-    .signature = "(x [R,K], dy [R,N], offsets i32[E+1], row_map? i32[R]) -> f32[E,N,K]",
+    .max_inputs = 5,
+    .signature =
+        "(x [R,K], dy [R,N], offsets i32[E+1], row_map? i32[R], into? f32[E,M,K]) -> f32[E,N,K]",
     .infer = infer_grouped_linear_weight_gradient,
     .cost = grouped_linear_weight_gradient_cost,
+    .must_alias = grouped_weight_gradient_aliases,
     .can_accumulate = true};
 
 const ir::OpSchema kGroupedLinearWeightGradientSquares{

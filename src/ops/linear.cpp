@@ -9,6 +9,8 @@
 namespace anabatic::ops {
 namespace {
 
+constexpr int kInto = 2;  // of a weight gradient
+
 std::vector<TensorType> infer_linear(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("linear", inputs, attributes, {}, {"output_dtype"});
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 2);
@@ -38,8 +40,15 @@ std::vector<TensorType> linear_weight_gradient_types(const Check& check) {
 
 std::vector<TensorType> infer_linear_weight_gradient(ir::Types inputs,
                                                      const spec::Attributes& attributes) {
-  return linear_weight_gradient_types(
-      Check("linear_weight_gradient", inputs, attributes, {}, {"layout"}));
+  const Check check("linear_weight_gradient", inputs, attributes, {},
+                    {"first_row", "layout", "of_rows", "output_dtype"});
+  return {placed(check, linear_weight_gradient_types(check)[0], kInto)};
+}
+
+ir::Aliases weight_gradient_aliases(const spec::Attributes& attributes) {
+  const bool is_into =
+      attributes.contains("first_row") && spec::get_int(attributes, "first_row") > 0;
+  return is_into ? ir::always<kInto>(attributes) : ir::Aliases{};
 }
 
 std::vector<TensorType> infer_linear_weight_gradient_squares(ir::Types inputs,
@@ -96,14 +105,16 @@ const ir::OpSchema kLinearInputGradient{.name = "linear_input_gradient",
                                         .infer = infer_linear_input_gradient,
                                         .cost = linear_cost};
 
-const ir::OpSchema kLinearWeightGradient{.name = "linear_weight_gradient",
-                                         .product = spec::find_product("linear_weight_gradient"),
-                                         .min_inputs = 2,
-                                         .max_inputs = 2,
-                                         .signature = "(x [T,K], dy [T,N]) -> f32[N,K]",
-                                         .infer = infer_linear_weight_gradient,
-                                         .cost = linear_weight_gradient_cost,
-                                         .can_accumulate = true};
+const ir::OpSchema kLinearWeightGradient{
+    .name = "linear_weight_gradient",
+    .product = spec::find_product("linear_weight_gradient"),
+    .min_inputs = 2,
+    .max_inputs = 3,
+    .signature = "(x [T,K], dy [T,N], into? f32[M,K]) -> f32[N,K]",
+    .infer = infer_linear_weight_gradient,
+    .cost = linear_weight_gradient_cost,
+    .must_alias = weight_gradient_aliases,
+    .can_accumulate = true};
 
 const ir::OpSchema kLinearWeightGradientSquares{
     .name = "linear_weight_gradient_squares",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/pack.h"
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "ops/build.h"
@@ -11,7 +13,7 @@ namespace anabatic::ops {
 namespace {
 
 std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("pack", inputs, attributes, {"dtype", "layout"});
+  const Check check("pack", inputs, attributes, {"dtype", "layout"}, {"first_row", "rows"});
   const Operand x = check.floating(0, "x");
   if (x.type->ndim() != 2 && x.type->ndim() != 3)
     check.fail("expected x to be a matrix or a stack of matrices, got " + to_string(*x.type));
@@ -22,6 +24,15 @@ std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& att
     check.fail("expected layout 'panels', 'panels_transposed' or 'row_major', got '" + name + "'");
   TensorType type = with_dtype(*x.type, check.dtype("dtype"));
   type.layout = layout;
+  if (!check.has("rows") && !check.has("first_row")) return {type};
+  check.row_major(x);
+  if (layout == kRowMajor) check.fail("expected a packed layout for rows of each matrix");
+  const std::int64_t first = check.non_negative_int("first_row"), rows = check.positive_int("rows");
+  std::int64_t& all = type.shape[type.shape.size() - 2];
+  if (first > all || rows > all - first)
+    check.fail(fmt::format("expected rows within {}, got {} from row {} on", to_string(*x.type),
+                           rows, first));
+  all = rows;
   return {type};
 }
 

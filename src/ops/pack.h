@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts a matrix, or a stack of them, to the packed layout of GEMM (tensor/panels.h), and back.
+// With `first_row` and `rows` it packs these rows of each matrix.
 #pragma once
 #include <string_view>
 

@@ -15,6 +15,15 @@ std::vector<TensorType> infer_scale(ir::Types inputs, const spec::Attributes& at
   return {*check.floating(0, "x").type};
 }
 
+std::vector<TensorType> infer_scale_by(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("scale_by", inputs, attributes);
+  const Operand x = check.floating(0, "x"), factor = check.wide(1, "factor", 0);
+  if (factor.dtype() != wide_dtype(x.dtype()))
+    check.fail("expected factor to be " + std::string(to_string(wide_dtype(x.dtype()))) + ", got " +
+               to_string(*factor.type));
+  return {*x.type};
+}
+
 std::vector<TensorType> infer_clamp(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("clamp", inputs, attributes, {"limit"});
   check.non_negative("limit");
@@ -103,6 +112,14 @@ const ir::OpSchema kScale{.name = "scale",
                           .gradient = scale_gradient,
                           .cost = cost_an_element<1>,
                           .may_alias = ir::always<0>};
+
+const ir::OpSchema kScaleBy{.name = "scale_by",
+                            .min_inputs = 2,
+                            .max_inputs = 2,
+                            .signature = "(x any, factor f32[]) -> like x",
+                            .infer = infer_scale_by,
+                            .cost = cost_an_element<1>,
+                            .may_alias = ir::always<0>};
 
 const ir::OpSchema kGateRows{.name = "gate_rows",
                              .min_inputs = 2,

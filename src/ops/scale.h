@@ -6,6 +6,6 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kClamp, kClampGradient, kGateRows, kGateRowsGradient, kScale;
+extern const ir::OpSchema kClamp, kClampGradient, kGateRows, kGateRowsGradient, kScale, kScaleBy;
 
 }  // namespace anabatic::ops

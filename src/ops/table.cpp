@@ -121,6 +121,7 @@ const ir::OpSchema* const kTable[] = {
     &kRouterZLoss,
     &kRouterZLossGradient,
     &kScale,
+    &kScaleBy,
     &kSequenceBalanceLoss,
     &kSequenceBalanceLossGradient,
     &kSinksGradient,

@@ -53,7 +53,7 @@ double num_operations(const OpCall& call, std::size_t output) {
     for (const double depth : of_products) terms += depth;
     return std::min(terms, kMostBlockTerms) + num_blocks(of_products) + 2;
   }
-  if (op == "add" || op == "scale" || op == "rope") return 3;
+  if (op == "add" || op == "scale" || op == "scale_by" || op == "rope") return 3;
   if (op == "sum_leaves") return static_cast<double>(in.size());
   if (op == "sum_rows") return std::min(dim(in[0], 0), kRowsOfPartial) + 2;  // partials in double
   // One rounding to the sum, and one for each product; the last of them sums in double.

@@ -237,8 +237,9 @@ void quantize(const Arguments& args) {
   });
 }
 
-void scale(const Arguments& args) {
-  const auto factor = static_cast<float>(spec::get_double(*args.attributes, "factor"));
+namespace {
+
+void multiply(const Arguments& args, float factor) {
   with_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) {
     const T* x = args.inputs[0].as<const T>();
     T* y = args.outputs[0].as<T>();
@@ -246,6 +247,14 @@ void scale(const Arguments& args) {
                  [=](std::int64_t i, int n) { store(y + i, factor * load(x + i, n), n); });
   });
 }
+
+}  // namespace
+
+void scale(const Arguments& args) {
+  multiply(args, static_cast<float>(spec::get_double(*args.attributes, "factor")));
+}
+
+void scale_by(const Arguments& args) { multiply(args, *args.inputs[1].as<const float>()); }
 
 void activation(const Arguments& args) {
   const spec::Activation activation = spec::activation_of(*args.attributes);

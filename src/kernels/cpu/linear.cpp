@@ -85,7 +85,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
                          double* squares = nullptr) {
   const TensorView &x = arguments.inputs[0], &dy = arguments.inputs[1];
   const TensorView& dw = arguments.outputs[0];
-  const Product p = product(*x.type, *dw.type, *dy.type);
+  const Product p = weight_gradient_product(*x.type, *dw.type, *dy.type);
   const std::int32_t* offsets = offsets_of(arguments, *dw.type);
   const bool accumulate = arguments.accumulate[0];
   const Gemm shape = weight_gradient_shape(p);
@@ -93,6 +93,9 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
   const bool gathers_x =
       index.data != nullptr && spec::get_string(*arguments.attributes, "gathered") == "x";
   const Int tiles = num_tiles(engine, shape);
+  const Int first_row = arguments.attributes->contains("first_row")
+                            ? spec::get_int(*arguments.attributes, "first_row")
+                            : 0;
   const bool streams = arguments.prepared != nullptr && !accumulate &&
                        shape.c_dtype == DType::kFloat32 && shape.c_stride % kPanelColumns == 0 &&
                        p.weight_stride % kPanelColumns == 0 &&
@@ -106,7 +109,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
              p.out);
     begin_at(p.is_packed ? gemm.a : gemm.b, x.data, gathers_x ? index : RowIndex{}, rows.begin,
              p.in);
-    gemm.c = dw.data + group * p.weight_stride * size_bytes(p.weight);
+    gemm.c = dw.data + (group * p.weight_stride + first_row * p.in) * size_bytes(p.weight);
     gemm.accumulate = accumulate;
     gemm.streams = streams;
     if (squares != nullptr) gemm.squares = squares + group * tiles;
@@ -146,7 +149,7 @@ Product product_of(const spec::Problem& problem) {
     case spec::ProductRole::kInputGradient:
       return product(problem.outputs[0], problem.inputs[1], problem.inputs[0]);
     case spec::ProductRole::kWeightGradient:
-      return product(problem.inputs[0], problem.outputs[0], problem.inputs[1]);
+      return weight_gradient_product(problem.inputs[0], problem.outputs[0], problem.inputs[1]);
   }
   return product(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
 }

@@ -85,6 +85,14 @@ inline Product product(const TensorType& x, const TensorType& weight, const Tens
                                                     : weight.dim(-1) * weight.dim(-2)};
 }
 
+// The product of a weight gradient, whose result may be rows of larger matrices.
+inline Product weight_gradient_product(const TensorType& x, const TensorType& weight,
+                                       const TensorType& y) {
+  Product p = product(x, weight, y);
+  p.out = y.dim(-1);
+  return p;
+}
+
 struct Rows {
   std::int64_t begin, end;
 };

@@ -18,6 +18,11 @@ void convert(float* to, const BFloat16* from, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
 }
 
+// The row of each matrix of x that is the first of y.
+std::int64_t first_row(const Arguments& args) {
+  return args.attributes->contains("first_row") ? spec::get_int(*args.attributes, "first_row") : 0;
+}
+
 // One task packs 16 rows: a panel, or the same depth of every transposed panel. They are converted
 // a few columns at a time.
 template <class To, class From>
@@ -26,14 +31,15 @@ void pack_as(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   const PanelShape shape = panel_shape(*y.type);
   const bool transposed = y.type->layout == panels_layout(true);
-  const std::int64_t rows = x.type->dim(-2), width = x.type->dim(-1);
+  const std::int64_t rows = y.type->dim(-2), width = y.type->dim(-1);
+  const std::int64_t first = first_row(args), matrix_rows = x.type->dim(-2);
   const std::int64_t blocks = ceil_div(rows, kPanelColumns), panel = shape.panel_elements();
   const std::int64_t matrices = x.type->ndim() == 3 ? x.type->dim(0) : 1;
   args.launch.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
     alignas(64) To copy[sizeof(To) == sizeof(From) ? 1 : kPanelColumns * kColumns];
     const std::int64_t matrix = task / blocks, begin = task % blocks * kPanelColumns;
     const std::int64_t end = std::min(rows, begin + kPanelColumns);
-    const From* source = x.as<const From>() + (matrix * rows + begin) * width;
+    const From* source = x.as<const From>() + (matrix * matrix_rows + first + begin) * width;
     To* panels = y.as<To>() + matrix * shape.num_elements();
     for (std::int64_t k = 0; k < width; k += kColumns) {
       const std::int64_t count = std::min(kColumns, width - k);

@@ -325,6 +325,7 @@ constexpr OpRows kOps[] = {
     vector(variants::router_z_loss(), cpu::row_doubles_workspace_bytes),
     vector(variants::router_z_loss_gradient()),
     vector(variants::scale()),
+    vector(variants::scale_by()),
     scalar("sequence_balance_loss", cpu::sequence_balance_loss,
            cpu::sequence_balance_loss_workspace_bytes),
     scalar("sequence_balance_loss_gradient", cpu::sequence_balance_loss_gradient),

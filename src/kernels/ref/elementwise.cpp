@@ -31,6 +31,12 @@ void scale(const Arguments& args) {
     store(args.outputs[0], i, factor * load(args.inputs[0], i));
 }
 
+void scale_by(const Arguments& args) {
+  const double factor = load(args.inputs[1], 0);
+  for (std::int64_t i = 0; i < size(args.outputs[0]); ++i)
+    store(args.outputs[0], i, factor * load(args.inputs[0], i));
+}
+
 void gate_rows(const Arguments& args) {
   const TensorView &x = args.inputs[0], &gate = args.inputs[1];
   for (std::int64_t i = 0; i < size(x); ++i)
@@ -99,8 +105,11 @@ void cast(const Arguments& args) {
 void pack(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   std::memset(y.data, 0, static_cast<std::size_t>(y.type->num_bytes()));
+  const bool has_rows = args.attributes->contains("rows");
+  const std::int64_t first = has_rows ? spec::get_int(*args.attributes, "first_row") : 0;
+  const std::int64_t width = y.type->dim(-1), matrix = y.type->dim(-2) * width;
   for (std::int64_t i = 0; i < size(y); ++i) {
-    const double value = load(x, i);
+    const double value = load(x, (i / matrix * x.type->dim(-2) + first) * width + i % matrix);
     store(y, i,
           y.type->dtype == DType::kBFloat16
               ? to_float(to_bfloat16_half_away(static_cast<float>(value)))

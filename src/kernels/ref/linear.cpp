@@ -48,7 +48,7 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
                     std::int64_t base) {
   const TensorView &x = args.inputs[0], &dy = args.inputs[1];
   const std::int64_t in = columns(x), out = columns(dy);
-  const bool is_gathered = args.inputs.size() > 3;
+  const bool is_gathered = args.attributes->contains("gathered");
   const bool gathers_x = is_gathered && spec::get_string(*args.attributes, "gathered") == "x";
   const auto row_of_x = [&](std::int64_t t) { return gathers_x ? source_row(args, t) : t; };
   const auto row_of_dy = [&](std::int64_t t) {
@@ -63,9 +63,17 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
     }
 }
 
-// Padding beyond the sides of panels is zero.
-void clear_padding(const Arguments& args) {
+// Elements before the first row of each matrix that a weight gradient writes.
+std::int64_t rows_before(const Arguments& args) {
+  if (!args.attributes->contains("first_row")) return 0;
+  return spec::get_int(*args.attributes, "first_row") * columns(args.inputs[0]);
+}
+
+// Padding beyond the sides of panels is zero. What others have written of larger matrices stays.
+void prepare_gradient(const Arguments& args) {
   const TensorView& dw = args.outputs[0];
+  if (rows_before(args) > 0 && dw.data != args.inputs.back().data)
+    std::memcpy(dw.data, args.inputs.back().data, static_cast<std::size_t>(dw.type->num_bytes()));
   if (dw.type->layout != kRowMajor && !adds(args, 0))
     std::memset(dw.data, 0, static_cast<std::size_t>(dw.type->num_bytes()));
 }
@@ -95,8 +103,8 @@ void linear_input_gradient(const Arguments& args) {
 }
 
 void linear_weight_gradient(const Arguments& args) {
-  clear_padding(args);
-  outer_products(args, 0, rows(args.inputs[0]), 0);
+  prepare_gradient(args);
+  outer_products(args, 0, rows(args.inputs[0]), rows_before(args));
 }
 
 void grouped_linear(const Arguments& args) {
@@ -117,12 +125,12 @@ void grouped_linear_input_gradient(const Arguments& args) {
 }
 
 void grouped_linear_weight_gradient(const Arguments& args) {
-  clear_padding(args);
-  const std::int64_t matrix = columns(args.inputs[0]) * columns(args.inputs[1]);
+  prepare_gradient(args);
+  const std::int64_t matrix = args.outputs[0].type->dim(1) * args.outputs[0].type->dim(2);
   for_experts(args.inputs[2], std::max(rows(args.inputs[0]), rows(args.inputs[1])),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
                 if (begin == end && adds(args, 0)) return;
-                outer_products(args, begin, end, e * matrix);
+                outer_products(args, begin, end, e * matrix + rows_before(args));
               });
 }
 

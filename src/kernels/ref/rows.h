@@ -20,6 +20,7 @@ void gate_rows(const Arguments& args);
 void gate_rows_gradient(const Arguments& args);
 void pack(const Arguments& args);
 void scale(const Arguments& args);
+void scale_by(const Arguments& args);
 void sum_rows(const Arguments& args);
 void activation(const Arguments& args);
 void activation_gradient(const Arguments& args);

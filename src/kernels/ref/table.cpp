@@ -119,6 +119,7 @@ constexpr Kernel kRows[] = {
     row("ref:router_z_loss", ref::router_z_loss),
     row("ref:router_z_loss_gradient", ref::router_z_loss_gradient),
     row("ref:scale", ref::scale),
+    row("ref:scale_by", ref::scale_by),
     row("ref:sequence_balance_loss", ref::sequence_balance_loss),
     row("ref:sequence_balance_loss_gradient", ref::sequence_balance_loss_gradient),
     row("ref:sinks_gradient", ref::sinks_gradient),
