@@ -10,7 +10,7 @@ set(config_directory ${CMAKE_INSTALL_LIBDIR}/cmake/anabatic)
 
 add_library(anabatic_api INTERFACE)
 set_target_properties(anabatic_api PROPERTIES EXPORT_NAME static)
-target_link_libraries(anabatic_api INTERFACE anabatic_cli)
+target_link_libraries(anabatic_api INTERFACE anabatic_cli anabatic_layer)
 target_include_directories(anabatic_api INTERFACE ${include_directories})
 add_library(anabatic::static ALIAS anabatic_api)
 install(TARGETS anabatic_api anabatic_options EXPORT anabaticStaticTargets COMPONENT static)
@@ -25,9 +25,9 @@ if(NOT ANABATIC_SANITIZE)
     set_target_properties(anabatic_shared PROPERTIES VERSION ${PROJECT_VERSION}
                                                      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   endif()
-  target_link_libraries(anabatic_shared PRIVATE anabatic_cli)
-  # Nothing in it calls the API, which is in these two.
-  set_target_properties(anabatic_shared PROPERTIES LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,anabatic_train,anabatic_cli")
+  target_link_libraries(anabatic_shared PRIVATE anabatic_cli anabatic_layer)
+  # Nothing in it calls the API, which is in these.
+  set_target_properties(anabatic_shared PROPERTIES LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,anabatic_train,anabatic_cli,anabatic_layer")
   target_link_options(anabatic_shared PRIVATE -Wl,-z,defs -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
   set_target_properties(anabatic_shared PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
   target_include_directories(anabatic_shared INTERFACE ${include_directories})

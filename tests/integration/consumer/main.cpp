@@ -3,8 +3,10 @@
 // API, and fails unless generation and evaluation are of what was trained.
 #include <anabatic/engine.h>
 #include <anabatic/error.h>
+#include <anabatic/layers.h>
 #include <anabatic/version.h>
 
+#include <cmath>
 #include <cstdio>
 #include <string>
 
@@ -50,6 +52,29 @@ void train(const anabatic::Settings& settings) {
               static_cast<long long>(whole.step), whole.loss);
 }
 
+// A norm of rows of ones is a row of ones, and moves with none of their elements.
+void run_a_layer() {
+  using anabatic::LayerDtype;
+  anabatic::LayerEngine engine;
+  const anabatic::LayerCall norm = engine.layer(
+      {.layer = "rms_norm",
+       .attributes = {{"epsilon", "0"}},
+       .inputs = {{"x", LayerDtype::kFloat32, {2, 16}}, {"weight", LayerDtype::kFloat32, {16}}},
+       .gradients = {"x"}});
+  alignas(64) float x[32], weight[16], y[32], dx[32];
+  for (float& value : x) value = 1;
+  for (float& value : weight) value = 1;
+  const void* const inputs[] = {x, weight};
+  void* const outputs[] = {y};
+  const void* const seeds[] = {x};
+  void* const gradients[] = {dx, nullptr};
+  norm.forward(inputs, outputs, {});
+  norm.backward(inputs, {}, seeds, gradients);
+  expect(norm.saved().empty(), "a norm to save nothing");
+  for (const float value : y) expect(value == 1, "ones to stay ones");
+  for (const float value : dx) expect(std::abs(value) < 1e-6f, "no gradient along a row of ones");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -70,6 +95,7 @@ int main(int argc, char** argv) {
     settings[pair.substr(0, pair.find('='))] = {pair.substr(pair.find('=') + 1)};
   }
   try {
+    run_a_layer();
     train(settings);
   } catch (const anabatic::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include "anabatic/layers.h"
+#include "layer/layer_cache.h"
+
+namespace anabatic {
+
+std::int64_t num_bytes(const LayerTensor& tensor) { return layer::to_type(tensor).num_bytes(); }
+
+struct LayerEngine::Impl {
+  explicit Impl(const LayerOptions& options) : cache(options) {}
+  layer::LayerCache cache;
+};
+
+struct LayerCall::Impl {
+  // The memory of the program; destroyed after it.
+  std::shared_ptr<layer::LayerCache> cache;
+  std::shared_ptr<layer::LayerProgram> program;
+};
+
+LayerCall::LayerCall(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+const std::vector<LayerTensor>& LayerCall::inputs() const {
+  return impl_->program->signature().inputs;
+}
+const std::vector<LayerTensor>& LayerCall::outputs() const { return impl_->program->outputs(); }
+const std::vector<SavedTensor>& LayerCall::saved() const { return impl_->program->saved(); }
+
+void LayerCall::forward(std::span<const void* const> inputs, std::span<void* const> outputs,
+                        std::span<void* const> saved) const {
+  const std::lock_guard lock(impl_->cache->mutex);
+  impl_->program->forward(inputs, outputs, saved);
+}
+
+void LayerCall::backward(std::span<const void* const> inputs, std::span<const void* const> saved,
+                         std::span<const void* const> output_gradients,
+                         std::span<void* const> input_gradients) const {
+  const std::lock_guard lock(impl_->cache->mutex);
+  impl_->program->backward(inputs, saved, output_gradients, input_gradients);
+}
+
+std::string LayerCall::text() const {
+  const std::lock_guard lock(impl_->cache->mutex);
+  return impl_->program->text();
+}
+
+LayerEngine::LayerEngine(const LayerOptions& options) : impl_(std::make_shared<Impl>(options)) {}
+LayerEngine::~LayerEngine() = default;
+
+LayerCall LayerEngine::layer(const LayerSignature& signature) {
+  const std::shared_ptr<layer::LayerCache> cache(impl_, &impl_->cache);
+  const std::lock_guard lock(cache->mutex);
+  return LayerCall(std::make_shared<LayerCall::Impl>(
+      LayerCall::Impl{.cache = cache, .program = cache->program(signature)}));
+}
+
+void LayerEngine::set_threads(int threads) {
+  const std::lock_guard lock(impl_->cache.mutex);
+  impl_->cache.set_threads(threads);
+}
+
+std::int64_t LayerEngine::num_programs() const {
+  const std::lock_guard lock(impl_->cache.mutex);
+  return impl_->cache.num_programs();
+}
+
+std::int64_t LayerEngine::program_bytes() const {
+  const std::lock_guard lock(impl_->cache.mutex);
+  return impl_->cache.program_bytes();
+}
+
+std::int64_t LayerEngine::arena_bytes() const {
+  const std::lock_guard lock(impl_->cache.mutex);
+  return impl_->cache.arena_bytes();
+}
+
+}  // namespace anabatic

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/layer_builder.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "layer/layer_table.h"
+#include "ops/table.h"
+#include "spec/activation.h"
+
+namespace anabatic::layer {
+
+DType to_dtype(LayerDtype dtype) {
+  switch (dtype) {
+    case LayerDtype::kFloat32:
+      return DType::kFloat32;
+    case LayerDtype::kBFloat16:
+      return DType::kBFloat16;
+    case LayerDtype::kInt32:
+      return DType::kInt32;
+    case LayerDtype::kInt64:
+      break;
+  }
+  return DType::kInt64;
+}
+
+LayerDtype to_layer_dtype(DType dtype) {
+  for (const LayerDtype candidate :
+       {LayerDtype::kFloat32, LayerDtype::kBFloat16, LayerDtype::kInt32, LayerDtype::kInt64})
+    if (to_dtype(candidate) == dtype) return candidate;
+  ANABATIC_CHECK(false, "[layer] no buffer of a caller is {}", to_string(dtype));
+}
+
+TensorType to_type(const LayerTensor& tensor) {
+  return tensor_type(to_dtype(tensor.dtype), tensor.shape);
+}
+
+namespace {
+
+template <class T>
+bool parse(const std::string& text, T& value) {
+  const char* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && last == end && !text.empty();
+}
+
+DType products_of(const LayerSignature& signature, bool in_double) {
+  if (in_double) return DType::kFloat64;
+  const auto found = signature.attributes.find(std::string(kProducts));
+  if (found == signature.attributes.end()) return to_dtype(signature.inputs.front().dtype);
+  ANABATIC_REQUIRE(found->second == "bf16" || found->second == "fp32",
+                   "[{}] expected attribute '{}' to be bf16 or fp32, got '{}'", signature.layer,
+                   kProducts, found->second);
+  return found->second == "bf16" ? DType::kBFloat16 : DType::kFloat32;
+}
+
+}  // namespace
+
+LayerBuilder::LayerBuilder(const LayerSignature& signature, bool in_double)
+    : signature_(signature),
+      in_double_(in_double),
+      builder_(result_.graph, ops::find_op),
+      products_(products_of(signature, in_double)),
+      gradients_(signature.gradients),
+      inputs_(signature.inputs.size(), ir::kNoValue) {
+  result_.graph.name = signature.layer;
+}
+
+const LayerTensor* LayerBuilder::find(std::string_view operand) const {
+  const auto found = std::ranges::find(signature_.inputs, operand, &LayerTensor::name);
+  return found == signature_.inputs.end() ? nullptr : &*found;
+}
+
+std::size_t LayerBuilder::index_of(std::string_view operand) const {
+  return static_cast<std::size_t>(&at(operand) - signature_.inputs.data());
+}
+
+const LayerTensor& LayerBuilder::at(std::string_view operand) const {
+  const LayerTensor* found = find(operand);
+  ANABATIC_CHECK(found != nullptr, "[{}] no operand '{}'", signature_.layer, operand);
+  return *found;
+}
+
+std::int64_t LayerBuilder::dim(std::string_view operand, std::int64_t axis) const {
+  const std::vector<std::int64_t>& shape = at(operand).shape;
+  return shape.at(static_cast<std::size_t>(axis < 0 ? axis + std::ssize(shape) : axis));
+}
+
+LayerDtype LayerBuilder::dtype(std::string_view operand) const { return at(operand).dtype; }
+
+void LayerBuilder::fail(const std::string& message) const {
+  throw InvalidArgument(fmt::format("[{}] {}", signature_.layer, message));
+}
+
+void LayerBuilder::same_dim(std::string_view a, std::int64_t axis_a, std::string_view b,
+                            std::int64_t axis_b) const {
+  if (dim(a, axis_a) != dim(b, axis_b))
+    fail(fmt::format("expected {} in dimension {} of {}, as in dimension {} of {} {}, got {}",
+                     dim(b, axis_b), axis_a, a, axis_b, b, to_string(to_type(at(b))),
+                     to_string(to_type(at(a)))));
+}
+
+void LayerBuilder::same_dtype(std::string_view a, std::string_view b) const {
+  if (dtype(a) != dtype(b))
+    fail(fmt::format("expected {} in the dtype of {} {}, got {}", a, b, to_string(to_type(at(b))),
+                     to_string(to_type(at(a)))));
+}
+
+double LayerBuilder::number(std::string_view key, std::optional<double> fallback) const {
+  const auto found = signature_.attributes.find(std::string(key));
+  if (found == signature_.attributes.end()) {
+    if (!fallback) fail(fmt::format("expected attribute '{}', got none", key));
+    return *fallback;
+  }
+  double value = 0;
+  if (!parse(found->second, value))
+    fail(fmt::format("expected a number as attribute '{}', got '{}'", key, found->second));
+  return value;
+}
+
+std::int64_t LayerBuilder::integer(std::string_view key,
+                                   std::optional<std::int64_t> fallback) const {
+  const auto found = signature_.attributes.find(std::string(key));
+  if (found == signature_.attributes.end()) {
+    if (!fallback) fail(fmt::format("expected attribute '{}', got none", key));
+    return *fallback;
+  }
+  std::int64_t value = 0;
+  if (!parse(found->second, value))
+    fail(fmt::format("expected an integer as attribute '{}', got '{}'", key, found->second));
+  return value;
+}
+
+std::string LayerBuilder::word(std::string_view key, const std::string& fallback) const {
+  const auto found = signature_.attributes.find(std::string(key));
+  return found == signature_.attributes.end() ? fallback : found->second;
+}
+
+spec::Attributes LayerBuilder::activation() const {
+  spec::Attributes attributes{{"activation", word("activation", "swiglu")}};
+  for (const char* key : {"alpha", "limit"})
+    if (signature_.attributes.contains(key)) attributes[key] = number(key);
+  (void)spec::activation_of(attributes);
+  return attributes;
+}
+
+spec::Attributes LayerBuilder::output_dtype(std::string_view operand) const {
+  const DType wanted = real(to_dtype(dtype(operand)));
+  if (wanted == products_) return {};
+  return {{"output_dtype", std::string(to_string(wanted))}};
+}
+
+bool LayerBuilder::wants(std::string_view operand) const {
+  return std::ranges::find(gradients_, operand) != gradients_.end();
+}
+
+DType LayerBuilder::real(DType dtype) const {
+  return in_double_ && dtype != DType::kInt32 ? DType::kFloat64 : dtype;
+}
+
+ir::ValueId LayerBuilder::cast(ir::ValueId value, DType dtype) {
+  if (builder_.type(value).dtype == dtype) return value;
+  return builder_.add1(
+      "cast", {value},
+      {{"dtype", std::string(to_string(dtype))}, {"rounding", std::string("even")}});
+}
+
+ir::ValueId LayerBuilder::input(std::string_view operand) {
+  ir::ValueId& value = inputs_[index_of(operand)];
+  if (value != ir::kNoValue) return value;
+  TensorType type = to_type(at(operand));
+  type.dtype = type.dtype == DType::kInt64 ? DType::kInt32 : real(type.dtype);
+  value = builder_.batch_input(operand, type);
+  if (wants(operand)) result_.wanted_inputs.emplace_back(operand);
+  return value;
+}
+
+ir::ValueId LayerBuilder::precise(std::string_view operand) {
+  return cast(input(operand), real(DType::kFloat32));
+}
+
+ir::ValueId LayerBuilder::rounded(std::string_view operand) {
+  return cast(input(operand), products_);
+}
+
+ir::ValueId LayerBuilder::add_weight(std::string_view operand, std::string_view part,
+                                     std::int64_t first, TensorType type, bool in_products) {
+  const Name state = intern(part);
+  const std::int64_t rows = type.ndim() > 1 ? type.dim(-2) : 1;
+  result_.parts.push_back({.state = state,
+                           .input = index_of(operand),
+                           .first_row = first,
+                           .rows = rows,
+                           .of_rows = type.ndim() > 1 ? dim(operand, -2) : 1});
+  type.dtype = real(DType::kFloat32);
+  const ir::ValueId primary = builder_.state(part, type, ir::StateRole::kParameter);
+  builder_.graph().find_state(state)->is_trainable = wants(operand);
+  if (!in_products || products_ != DType::kBFloat16) return primary;
+  type.dtype = DType::kBFloat16;
+  return builder_.state_of(state, ir::StateRole::kCopy, type);
+}
+
+ir::ValueId LayerBuilder::weight(std::string_view operand) {
+  return add_weight(operand, operand, 0, to_type(at(operand)), true);
+}
+
+ir::ValueId LayerBuilder::weight_rows(std::string_view operand, std::string_view part,
+                                      std::int64_t first, std::int64_t rows) {
+  TensorType type = to_type(at(operand));
+  type.shape[type.shape.size() - 2] = rows;
+  return add_weight(operand, part, first, type, true);
+}
+
+ir::ValueId LayerBuilder::vector(std::string_view operand) {
+  return add_weight(operand, operand, 0, to_type(at(operand)), false);
+}
+
+void LayerBuilder::limit(std::string_view operand, IntegerRange range) {
+  range.input = index_of(operand);
+  result_.ranges.push_back(range);
+}
+
+void LayerBuilder::begin(std::string_view segment) {
+  builder_.set_tag({.segment = intern(segment)});
+}
+
+ir::ValueId LayerBuilder::op(std::string_view name, std::vector<ir::ValueId> inputs,
+                             spec::Attributes attributes, std::string_view value_name) {
+  return builder_.add1(name, std::move(inputs), std::move(attributes), value_name);
+}
+
+void LayerBuilder::output(ir::ValueId value, std::string_view name, LayerDtype dtype) {
+  builder_.output(cast(value, real(to_dtype(dtype))), name);
+  result_.outputs.emplace_back(name);
+}
+
+void LayerBuilder::objective(ir::ValueId value) { result_.graph.objective = value; }
+
+void LayerBuilder::differentiate_together(std::initializer_list<std::string_view> operands) {
+  ANABATIC_CHECK(result_.graph.batch.empty() && result_.graph.states.empty(),
+                 "[{}] operands are read already", signature_.layer);
+  if (std::ranges::any_of(operands, [&](std::string_view one) { return wants(one); }))
+    gradients_.insert(gradients_.end(), operands.begin(), operands.end());
+}
+
+LayerGraph LayerBuilder::finish() { return std::move(result_); }
+
+}  // namespace anabatic::layer

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions that build layers. layer/layer_table.cpp has their operands and attributes.
+#pragma once
+
+namespace anabatic::layer {
+
+class LayerBuilder;
+
+void add_rms_norm(LayerBuilder& b);
+void attention(LayerBuilder& b);
+void grouped_linear(LayerBuilder& b);
+void linear_cross_entropy(LayerBuilder& b);
+void mlp(LayerBuilder& b);
+void moe_experts(LayerBuilder& b);
+void rms_norm(LayerBuilder& b);
+void rope(LayerBuilder& b);
+void swiglu(LayerBuilder& b);
+
+}  // namespace anabatic::layer

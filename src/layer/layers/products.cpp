@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers around products: dense and sparse feed-forward, and the head with its loss.
+#include "layer/layer_builder.h"
+#include "layer/layers/layers.h"
+
+namespace anabatic::layer {
+namespace {
+
+// Rows of one operand of the activation in each matrix of gate_up: gate comes first, then up.
+std::int64_t width_of(const LayerBuilder& b, const spec::Attributes& activation) {
+  const std::int64_t rows = b.dim("gate_up", -2),
+                     count = num_operands(spec::activation_of(activation));
+  if (rows % count != 0)
+    b.fail("expected an even number of rows in gate_up, gate and then up, got " +
+           std::to_string(rows));
+  if (b.dim("down", -1) != rows / count)
+    b.fail("expected down with " + std::to_string(rows / count) + " columns for gate_up with " +
+           std::to_string(rows) + " rows, got " + std::to_string(b.dim("down", -1)));
+  return rows / count;
+}
+
+// The activation of the products of x that `product` makes.
+template <class Product>
+ir::ValueId activated(LayerBuilder& b, const Product& product) {
+  const spec::Attributes activation = b.activation();
+  const std::int64_t width = width_of(b, activation);
+  const bool is_gated = spec::is_gated(spec::activation_of(activation));
+  std::vector<ir::ValueId> operands{product(b.weight_rows("gate_up", "gate", 0, width))};
+  if (is_gated) operands.push_back(product(b.weight_rows("gate_up", "up", width, width)));
+  return b.op("activation", std::move(operands), activation, "activation");
+}
+
+}  // namespace
+
+void mlp(LayerBuilder& b) {
+  b.same_dim("gate_up", 1, "x", 1);
+  b.same_dim("down", 0, "x", 1);
+  b.begin("mlp");
+  const ir::ValueId x = b.rounded("x");
+  const ir::ValueId inner = activated(b, [&](ir::ValueId weight) {
+    return b.op("linear", {x, weight});
+  });
+  b.output(b.op("linear", {inner, b.weight("down")}, b.output_dtype("x")), "y", b.dtype("x"));
+}
+
+void moe_experts(LayerBuilder& b) {
+  b.same_dim("gate_up", 2, "x", 1);
+  b.same_dim("down", 0, "gate_up", 0);
+  b.same_dim("down", 1, "x", 1);
+  b.same_dim("index", 0, "x", 0);
+  for (const std::int64_t axis : {0, 1}) b.same_dim("weights", axis, "index", axis);
+  const std::int64_t num_experts = b.dim("gate_up", 0), top_k = b.dim("index", 1);
+  if (top_k < 1 || top_k > num_experts)
+    b.fail("expected 1 to " + std::to_string(num_experts) + " experts a token in index, got " +
+           std::to_string(top_k));
+  b.limit("index", {.low = 0, .high = num_experts - 1});
+  b.begin("dispatch");
+  const ir::ValueId x = b.rounded("x");
+  const auto [row_map, slots, offsets] =
+      b.ops<3>("route_sort", {b.input("index")}, {{"num_experts", num_experts}});
+  const ir::ValueId rows = b.op("permute", {x, row_map}, {{"top_k", top_k}});
+  b.begin("experts");
+  const auto product = [&, groups = offsets](ir::ValueId input, ir::ValueId weight) {
+    return b.op("grouped_linear", {input, weight, groups});
+  };
+  const ir::ValueId inner = activated(b, [&](ir::ValueId weight) { return product(rows, weight); });
+  const ir::ValueId down = product(inner, b.weight("down"));
+  b.begin("combine");
+  b.output(b.op("unpermute", {down, b.precise("weights"), slots}), "y", b.dtype("x"));
+}
+
+void grouped_linear(LayerBuilder& b) {
+  b.same_dim("weight", 2, "x", 1);
+  if (b.dim("offsets", 0) != b.dim("weight", 0) + 1)
+    b.fail("expected " + std::to_string(b.dim("weight", 0) + 1) + " offsets, got " +
+           std::to_string(b.dim("offsets", 0)));
+  b.limit("offsets", {.low = 0, .high = b.dim("x", 0), .never_falls = true, .has_both_ends = true});
+  b.begin("experts");
+  const ir::ValueId x = b.rounded("x"), weight = b.weight("weight"), offsets = b.input("offsets");
+  b.output(b.op("grouped_linear", {x, weight, offsets}), "y", b.dtype("x"));
+}
+
+// The gradients are made in the forward, for a loss with gradient 1: the logits are never stored.
+void linear_cross_entropy(LayerBuilder& b) {
+  b.same_dim("weight", 1, "x", 1);
+  b.same_dim("labels", 0, "x", 0);
+  b.limit("labels", {.low = 0, .high = b.dim("weight", 0) - 1, .ignored = -100});
+  b.differentiate_together({"x", "weight"});
+  b.begin("head");
+  const ir::ValueId x = b.rounded("x"), weight = b.weight("weight");
+  const ir::ValueId logits = b.op("linear", {x, weight}, b.output_dtype("scale"));
+  b.begin("loss");
+  const auto [loss, lse] = b.ops<2>("cross_entropy", {logits, b.input("labels"), b.input("scale")});
+  b.output(loss, "loss", LayerDtype::kFloat32);
+  b.objective(loss);
+}
+
+}  // namespace anabatic::layer
