@@ -25,7 +25,7 @@ std::int64_t first_row(const Arguments& args) {
 
 // One task packs 16 rows: a panel, or the same depth of every transposed panel. They are converted
 // a few columns at a time.
-template <class To, class From>
+template <class To, class From, bool kStreamed>
 void pack_as(const Arguments& args) {
   constexpr std::int64_t kColumns = 512;
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -53,12 +53,13 @@ void pack_as(const Arguments& args) {
           convert(copy + row * kColumns, source + row * width + k, count);
       }
       if (transposed)
-        pack_depth<false>(panels + k / kPanelColumns * panel, panel, count, from, stride, begin,
-                          end);
+        pack_depth<kStreamed>(panels + k / kPanelColumns * panel, panel, count, from, stride, begin,
+                              end);
       else
-        pack_panel(panels + begin / kPanelColumns * panel + k * kPanelColumns, from, stride,
-                   end - begin, count);
+        pack_panel<kStreamed>(panels + begin / kPanelColumns * panel + k * kPanelColumns, from,
+                              stride, end - begin, count);
     }
+    if (kStreamed) stream_end();
   });
 }
 
@@ -185,9 +186,9 @@ void unpack(const Arguments& args) {
 
 void pack(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
+  const bool streams = args.outputs[0].type->num_elements() >= kStreamedElements;
   if (args.inputs[0].type->layout != kRowMajor) {
     const bool to_rows = args.outputs[0].type->layout == kRowMajor;
-    const bool streams = args.outputs[0].type->num_elements() >= kStreamedElements;
     if (args.inputs[0].type->dtype == DType::kBFloat16)
       return to_rows   ? unpack<BFloat16, BFloat16>(args)
              : streams ? pack_panels<BFloat16, BFloat16, true>(args)
@@ -199,7 +200,9 @@ void pack(const Arguments& args) {
     });
   }
   with_float_type(args.inputs[0].type->dtype, [&]<class From>(From*) {
-    with_float_type(args.outputs[0].type->dtype, [&]<class To>(To*) { pack_as<To, From>(args); });
+    with_float_type(args.outputs[0].type->dtype, [&]<class To>(To*) {
+      streams ? pack_as<To, From, true>(args) : pack_as<To, From, false>(args);
+    });
   });
 }
 
