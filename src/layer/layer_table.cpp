@@ -27,8 +27,14 @@ constexpr OperandRow kGroupedLinearOperands[] = {{"x", 2}, {"weight", 3}, {"offs
 constexpr OperandRow kLinearCrossEntropyOperands[] = {
     {"x", 2}, {"weight", 2}, {"labels", 1, kInteger}, {"scale", 0, kFloat32, false, false}};
 constexpr OperandRow kMlpOperands[] = {{"x", 2}, {"gate_up", 2}, {"down", 2}};
-constexpr OperandRow kMoeExpertsOperands[] = {
-    {"x", 2}, {"gate_up", 3}, {"down", 3}, {"index", 2, kInteger}, {"weights", 2}};
+constexpr OperandRow kMoeExpertsOperands[] = {{"x", 2},
+                                              {"gate_up", 3},
+                                              {"down", 3},
+                                              {"index", 2, kInteger},
+                                              {"weights", 2},
+                                              {"gate_bias", 2, kFloat, true},
+                                              {"up_bias", 2, kFloat, true},
+                                              {"down_bias", 2, kFloat, true}};
 constexpr OperandRow kRmsNormOperands[] = {{"x", 2}, {"weight", 1}};
 constexpr OperandRow kRopeOperands[] = {{"x", 2}, {"table", 2, kFloat32, false, false}};
 constexpr OperandRow kSwigluOperands[] = {{"gate", 2}, {"up", 2}};

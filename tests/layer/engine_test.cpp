@@ -317,7 +317,8 @@ TEST(LayerCall, WorksWithoutRows) {
     for (LayerTensor& input : signature.inputs) {
       const bool is_of_rows = input.name != "weight" && input.name != "gate_up" &&
                               input.name != "down" && input.name != "sinks" &&
-                              input.name != "offsets" && input.name != "scale";
+                              input.name != "offsets" && input.name != "scale" &&
+                              !input.name.ends_with("_bias");
       if (is_of_rows) input.shape[0] = 0;
     }
     const Tensors got = run(engine, signature);
@@ -394,6 +395,13 @@ TEST(LayerEngine, NamesWhatDoesNotFit) {
   bad = good;
   for (const std::size_t i : {3, 4}) bad.inputs[i].shape[1] = 7;
   refuses(bad, "expected 1 to 6 experts a token in index, got 7");
+  bad = layer_case("moe_experts_biases_f32").signature;
+  bad.inputs[5].shape[1] = 19;
+  refuses(bad, "expected 20 in dimension 1 of gate_bias, as in dimension 2 of down");
+  bad = layer_case("moe_experts_biases_f32").signature;
+  bad.inputs.erase(bad.inputs.begin() + 6);
+  std::erase(bad.gradients, "up_bias");
+  refuses(bad, "expected gate_bias and up_bias together, got one");
   bad = good;
   bad.gradients = {"index"};
   refuses(bad, "expected gradients of operands that have one, got 'index'");

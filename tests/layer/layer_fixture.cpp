@@ -345,6 +345,19 @@ std::vector<LayerCase> layer_cases() {
   add(cases_of("bf16_products", kF32, kF32, "bf16"));
   add(cases_of("bf16_x", kBf16, kF32, ""));
   add(cases_of("bf16_operands_fp32_products", kBf16, kBf16, "fp32"));
+  for (const bool is_bf16 : {false, true}) {  // as gpt_oss has them
+    LayerCase biases = cases_of("biases", is_bf16 ? kBf16 : kF32, is_bf16 ? kBf16 : kF32, "")[5];
+    biases.name = is_bf16 ? "moe_experts_biases_bf16" : "moe_experts_biases_f32";
+    biases.signature.attributes = {
+        {"activation", "swiglu_clamped"}, {"alpha", "1.702"}, {"limit", "0.5"}};
+    const LayerDtype dtype = biases.signature.inputs[1].dtype;
+    for (const char* bias : {"gate_bias", "up_bias", "down_bias"}) {
+      const bool is_of_down = std::string_view(bias) == "down_bias";
+      biases.signature.inputs.push_back(tensor(bias, dtype, {6, is_of_down ? 32 : 20}));
+      biases.signature.gradients.emplace_back(bias);
+    }
+    cases.push_back(std::move(biases));
+  }
   LayerCase weights = cases_of("bf16", kBf16, kBf16, "")[5];
   weights.name = "moe_experts_bf16_weights";
   weights.signature.inputs[4].dtype = kBf16;

@@ -19,15 +19,31 @@ std::int64_t width_of(const LayerBuilder& b, const spec::Attributes& activation)
   return rows / count;
 }
 
-// The activation of the products of x that `product` makes.
+// The activation of the products of x that `product` makes, of a weight and a bias's name.
 template <class Product>
 ir::ValueId activated(LayerBuilder& b, const Product& product) {
   const spec::Attributes activation = b.activation();
   const std::int64_t width = width_of(b, activation);
   const bool is_gated = spec::is_gated(spec::activation_of(activation));
-  std::vector<ir::ValueId> operands{product(b.weight_rows("gate_up", "gate", 0, width))};
-  if (is_gated) operands.push_back(product(b.weight_rows("gate_up", "up", width, width)));
+  std::vector<ir::ValueId> operands{
+      product(b.weight_rows("gate_up", "gate", 0, width), "gate_bias")};
+  if (is_gated)
+    operands.push_back(product(b.weight_rows("gate_up", "up", width, width), "up_bias"));
   return b.op("activation", std::move(operands), activation, "activation");
+}
+
+// Gate and up have biases both, or none does.
+void check_biases(const LayerBuilder& b) {
+  const bool is_gated = spec::is_gated(spec::activation_of(b.activation()));
+  if (is_gated && b.has("gate_bias") != b.has("up_bias"))
+    b.fail("expected gate_bias and up_bias together, got one");
+  if (!is_gated && b.has("up_bias")) b.fail("expected no up_bias, for there is no up");
+  for (const char* bias : {"gate_bias", "up_bias", "down_bias"}) {
+    if (!b.has(bias)) continue;
+    const bool is_of_down = std::string_view(bias) == "down_bias";
+    b.same_dim(bias, 0, "down", 0);
+    b.same_dim(bias, 1, "down", is_of_down ? 1 : 2);
+  }
 }
 
 }  // namespace
@@ -37,7 +53,7 @@ void mlp(LayerBuilder& b) {
   b.same_dim("down", 0, "x", 1);
   b.begin("mlp");
   const ir::ValueId x = b.rounded("x");
-  const ir::ValueId inner = activated(b, [&](ir::ValueId weight) {
+  const ir::ValueId inner = activated(b, [&](ir::ValueId weight, const char*) {
     return b.op("linear", {x, weight});
   });
   b.output(b.op("linear", {inner, b.weight("down")}, b.output_dtype("x")), "y", b.dtype("x"));
@@ -53,20 +69,26 @@ void moe_experts(LayerBuilder& b) {
   if (top_k < 1 || top_k > num_experts)
     b.fail("expected 1 to " + std::to_string(num_experts) + " experts a token in index, got " +
            std::to_string(top_k));
+  check_biases(b);
   b.limit("index", {.low = 0, .high = num_experts - 1});
   b.begin("dispatch");
   const ir::ValueId x = b.rounded("x");
+  const ir::ValueId index = b.input("index"), weights = b.precise("weights");
   const auto [row_map, slots, offsets] =
-      b.ops<3>("route_sort", {b.input("index")}, {{"num_experts", num_experts}});
+      b.ops<3>("route_sort", {index}, {{"num_experts", num_experts}});
   const ir::ValueId rows = b.op("permute", {x, row_map}, {{"top_k", top_k}});
   b.begin("experts");
-  const auto product = [&, groups = offsets](ir::ValueId input, ir::ValueId weight) {
-    return b.op("grouped_linear", {input, weight, groups});
-  };
-  const ir::ValueId inner = activated(b, [&](ir::ValueId weight) { return product(rows, weight); });
-  const ir::ValueId down = product(inner, b.weight("down"));
+  const ir::ValueId groups = offsets;
+  const ir::ValueId inner = activated(b, [&](ir::ValueId weight, const char* bias) {
+    if (!b.has(bias)) return b.op("grouped_linear", {rows, weight, groups});
+    return b.op("grouped_linear", {rows, weight, groups, b.vector(bias)}, {{"bias", true}});
+  });
+  const ir::ValueId down = b.op("grouped_linear", {inner, b.weight("down"), offsets});
   b.begin("combine");
-  b.output(b.op("unpermute", {down, b.precise("weights"), slots}), "y", b.dtype("x"));
+  ir::ValueId y = b.op("unpermute", {down, weights, slots});
+  // The combine is linear: the biases of down are added after it, times the router's weights.
+  if (b.has("down_bias")) y = b.op("expert_bias", {y, b.vector("down_bias"), weights, index});
+  b.output(y, "y", b.dtype("x"));
 }
 
 void grouped_linear(LayerBuilder& b) {
