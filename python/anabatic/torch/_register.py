@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of the library as operators of torch.
+
+A row (Op) says what an operator takes and gives. From it come the operator, its backward operator, their fakes, autograd,
+autocast and the refusals. The forward returns the outputs and one buffer of bytes with what its backward reads.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .. import _core
+from ..errors import InternalError, InvalidArgument, Unsupported
+
+_DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
+_ROWS = 64  # the buffer's size is that of so many rows at once, so that it is a formula of their number
+
+Spec = tuple[Sequence[Any], torch.dtype]
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    name: str
+    operands: tuple[str, ...]  # of the layer, in order; "sinks?" may be None
+    attributes: tuple[str, ...]  # as in a schema: "float epsilon"
+    outputs: Callable[..., list[Spec]]  # from operands and attributes: shape and dtype of each
+    rows: tuple[str, ...]  # operands whose first dimension is the number of rows
+    gradients: tuple[str, ...]  # operands that have one
+    num_outputs: int = 1
+    casts: tuple[str, ...] = ()  # operands that autocast makes bf16; then products are in bf16
+    saved_outputs: tuple[int, ...] = ()  # outputs that the backward reads too
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(operand.rstrip("?") for operand in self.operands)
+
+    @property
+    def has_products(self) -> bool:
+        return bool(self.casts)
+
+
+def _loaded_openmp() -> str:
+    """The file of the OpenMP runtime that torch computes with; "" if it is none of GNU's."""
+    with open("/proc/self/maps") as maps:
+        files = {line.split(None, 5)[5].strip() for line in maps if "libgomp" in line}
+    own = os.path.dirname(torch.__file__)
+    return min(files, key=lambda file: (not file.startswith(own), file), default="")
+
+
+@functools.cache
+def host() -> _core.Layers:
+    """The layers of this process, on torch's own threads."""
+    return _core.Layers(torch.get_num_threads(), _loaded_openmp())
+
+
+@functools.cache
+def _threads() -> list[int]:
+    return [torch.get_num_threads()]
+
+
+def _current_host() -> _core.Layers:
+    layers, known = host(), _threads()
+    threads = torch.get_num_threads()
+    if known[0] != threads:
+        layers.set_threads(threads)
+        known[0] = threads
+    return layers
+
+
+def _dtype(op: Op, operand: str, tensor: torch.Tensor) -> str:
+    name = _DTYPES.get(tensor.dtype)
+    if name is None:
+        raise InvalidArgument(f"[{op.name}] {operand}: expected float32, bfloat16, int32 or int64, got {tensor.dtype}".replace("torch.", ""))
+    return name
+
+
+def _signature(op: Op, shapes: Sequence[tuple[int, ...] | None], dtypes: Sequence[str | None], attributes: Sequence[Any],
+               needs: int) -> _core.LayerSignature:
+    words = {}
+    for declared, value in zip(op.attributes, attributes):
+        if value is not None and value != "":
+            words[declared.split()[1].split("=")[0]] = repr(value) if isinstance(value, float) else str(value)
+    inputs = [(name, dtype, list(shape)) for name, shape, dtype in zip(op.names, shapes, dtypes) if shape is not None and dtype is not None]
+    wanted = [name for name in op.gradients if needs >> op.names.index(name) & 1 and shapes[op.names.index(name)] is not None]
+    return _core.LayerSignature(op.name, words, inputs, wanted)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A signature, and the size of its buffer for `blocks` blocks of rows: base + blocks * each."""
+    signature: _core.LayerSignature
+    base: int
+    each: int
+
+
+def _probe(op: Op, shapes: Sequence[Any], dtypes: Sequence[str | None], attributes: Sequence[Any], needs: int) -> tuple[int, int]:
+    sizes = []
+    for blocks in (1, 2):
+        probe = [(blocks * _ROWS, *shape[1:]) if shape is not None and name in op.rows else shape for name, shape in zip(op.names, shapes)]
+        signature = _signature(op, probe, dtypes, attributes, needs)
+        if set(host().saved_outputs(signature)) - set(op.saved_outputs):
+            raise InternalError(f"[{op.name}] the backward reads an output that is not kept")
+        sizes.append(host().saved_bytes(signature))
+    each = sizes[1] - sizes[0]
+    return sizes[0] - each, each
+
+
+class _Memory:
+    """What is known of the calls of one operator, by their types."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.known: dict[Any, _Known] = {}
+        self.probed: dict[Any, tuple[int, int]] = {}
+
+    def size(self, tensors: Sequence[torch.Tensor | None], attributes: Sequence[Any], needs: int) -> Any:
+        """Bytes of the buffer; symbolic where the number of rows is."""
+        op = self.op
+        if not any(needs >> op.names.index(name) & 1 for name in op.gradients):
+            return 0
+        # Only the number of rows may be a symbol: torch compiles again for other widths.
+        shapes = [None if tensor is None else (*tensor.shape[:1], *map(int, tensor.shape[1:])) if name in op.rows else
+                  tuple(map(int, tensor.shape)) for name, tensor in zip(op.names, tensors)]
+        dtypes = [None if tensor is None else _dtype(op, name, tensor) for name, tensor in zip(op.names, tensors)]
+        fixed = tuple(shape[1:] if shape is not None and name in op.rows else shape for name, shape in zip(op.names, shapes))
+        key = (fixed, tuple(dtypes), tuple(attributes), needs)
+        if key not in self.probed:
+            self.probed[key] = _probe(op, shapes, dtypes, attributes, needs)
+        base, each = self.probed[key]
+        rows = next(shape[0] for name, shape in zip(op.names, shapes) if name in op.rows and shape is not None)
+        return base + each * ((rows + _ROWS - 1) // _ROWS)
+
+    def signature(self, tensors: Sequence[torch.Tensor | None], attributes: tuple[Any, ...], needs: int) -> _core.LayerSignature:
+        key = (tuple([None if tensor is None else (tensor.dtype, tensor.shape) for tensor in tensors]), attributes, needs)
+        found = self.known.get(key)
+        if found is None:
+            if len(self.known) >= 4096:
+                self.known.clear()
+            shapes = [None if tensor is None else tuple(tensor.shape) for tensor in tensors]
+            dtypes = [None if tensor is None else _dtype(self.op, name, tensor) for name, tensor in zip(self.op.names, tensors)]
+            found = self.known[key] = _Known(_signature(self.op, shapes, dtypes, attributes, needs), 0, 0)
+        return found.signature
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _contiguous(tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    return [tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
+
+
+def register(library: torch.library.Library, op: Op) -> None:
+    memory = _Memory(op)
+    num = len(op.operands)
+    tensors_schema = ", ".join(f"Tensor{'?' if operand.endswith('?') else ''} {operand.rstrip('?')}" for operand in op.operands)
+    attribute_schema = "".join(f", {attribute}" for attribute in op.attributes) + (', str products=""' if op.has_products else "")
+    results = ", ".join(["Tensor"] * (op.num_outputs + 1))
+    library.define(f"{op.name}({tensors_schema}{attribute_schema}, int needs=-1) -> ({results})")
+    library.define(f"{op.name}_backward({tensors_schema}{attribute_schema.replace('=' + chr(34) * 2, '')}, Tensor[] outputs, Tensor saved, "
+                   "Tensor?[] gradients, int needs, int wanted) -> Tensor[]")
+    row = dataclasses.replace(op, attributes=(*op.attributes, *(("str products",) if op.has_products else ())))
+    memory.op = row
+    num_attributes = len(row.attributes)
+    all_gradients = sum(1 << row.names.index(name) for name in row.gradients)
+
+    def split(arguments: Sequence[Any]) -> tuple[Sequence[Any], tuple[Any, ...], int]:
+        rest = list(arguments[num:])
+        if len(rest) < num_attributes + 1:  # what the schema's defaults stand for
+            rest += [""] * (num_attributes - len(rest)) + [-1]
+        needs = rest[num_attributes]
+        return arguments[:num], tuple(rest[:num_attributes]), all_gradients if needs < 0 else needs & all_gradients
+
+    def specs(tensors: Sequence[Any], attributes: Sequence[Any]) -> list[Spec]:
+        return row.outputs(*tensors, *attributes[:len(op.attributes)])
+
+    def forward(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        tensors, attributes, needs = split(arguments)
+        size = memory.size(tensors, attributes, needs)
+        signature = memory.signature(tensors, attributes, needs if size else 0)
+        held = _contiguous(tensors)
+        layers = _current_host()
+        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in specs(tensors, attributes)]
+        saved = torch.empty(size, dtype=torch.uint8)
+        layers.forward(signature, [_address(t) for t, o in zip(held, tensors) if o is not None], [output.data_ptr() for output in outputs],
+                       saved.data_ptr(), size)
+        return (*outputs, saved)
+
+    def forward_fake(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        tensors, attributes, needs = split(arguments)
+        made = tensors[0].new_empty
+        return (*(made(shape, dtype=dtype) for shape, dtype in specs(tensors, attributes)),
+                made((memory.size(tensors, attributes, needs),), dtype=torch.uint8))
+
+    def backward(*arguments: Any) -> list[torch.Tensor]:
+        tensors, attributes = arguments[:num], tuple(arguments[num:num + num_attributes])
+        outputs, saved, gradients, needs, wanted = arguments[num + num_attributes:]
+        held, given = _contiguous(tensors), [g if g is None else _aligned(g.contiguous()) for g in gradients]
+        signature = memory.signature(tensors, attributes, needs)
+        made = {name: torch.empty(tensors[place].shape, dtype=tensors[place].dtype)
+                for place, name in enumerate(row.names) if wanted >> place & 1}
+        present = [name for name, tensor in zip(row.names, tensors) if tensor is not None]
+        addresses = [0] * row.num_outputs
+        for place, output in zip(row.saved_outputs, outputs):
+            addresses[place] = output.data_ptr()
+        _current_host().backward(signature, [_address(t) for t in held if t is not None], addresses, saved.data_ptr(),
+                                 [_address(g) for g in given], [_address(made.get(name)) for name in present])
+        return list(made.values())
+
+    def backward_fake(*arguments: Any) -> list[torch.Tensor]:
+        tensors, wanted = arguments[:num], arguments[-1]
+        return [torch.empty_like(tensors[place], memory_format=torch.contiguous_format) for place in range(num) if wanted >> place & 1]
+
+    def setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
+        tensors, ctx.attributes, ctx.needs = split(inputs)
+        ctx.mark_non_differentiable(output[-1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *(output[place] for place in row.saved_outputs), output[-1])
+
+    def differentiate(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        *kept, saved = ctx.saved_tensors
+        tensors, outputs = kept[:num], kept[num:]
+        wanted = sum(1 << place for place in range(num) if ctx.needs_input_grad[place] and ctx.needs >> place & 1)
+        if any(ctx.needs_input_grad[place] and not ctx.needs >> place & 1 and all_gradients >> place & 1 for place in range(num)):
+            raise InvalidArgument(f"[{op.name}] expected `needs` to name each operand that requires a gradient, got {ctx.needs}")
+        made = iter(backward_op(*tensors, *ctx.attributes, outputs, saved, list(gradients[:-1]), ctx.needs, wanted) if wanted and
+                    any(gradient is not None for gradient in gradients[:-1]) else ())
+        done = [next(made, None) if wanted >> place & 1 else None for place in range(num)]
+        return (*done, *[None] * (len(ctx.needs_input_grad) - num))
+
+    def refuse_second(ctx: Any, *_: Any) -> None:
+        raise Unsupported(f"[{op.name}] expected first derivatives alone, got a second one, which this operator does not have")
+
+    def refuse_batched(*_: Any) -> None:
+        raise Unsupported(f"[{op.name}] expected no torch.vmap around this operator: it takes all rows at once")
+
+    def cast(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        tensors, attributes, needs = list(arguments[:num]), list(arguments[num:num + num_attributes]), arguments[num + num_attributes:]
+        attributes += [""] * (num_attributes - len(attributes))
+        dtype = torch.get_autocast_dtype("cpu")
+        if dtype != torch.bfloat16:
+            raise Unsupported(f"[{op.name}] expected autocast to bfloat16, got {dtype}")
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+            for place, name in enumerate(row.names):
+                if name in row.casts and tensors[place] is not None:
+                    tensors[place] = tensors[place].to(dtype)
+            attributes[-1] = attributes[-1] or "bf16"
+            return forward_op(*tensors, *attributes, *needs)  # type: ignore[no-any-return]
+
+    qualified = f"anabatic::{op.name}"
+    library.impl(op.name, forward, "CPU")
+    library.impl(f"{op.name}_backward", backward, "CPU")
+    torch.library.register_fake(qualified, forward_fake, lib=library)
+    torch.library.register_fake(f"{qualified}_backward", backward_fake, lib=library)
+    forward_op = getattr(torch.ops.anabatic, op.name)
+    backward_op = getattr(torch.ops.anabatic, f"{op.name}_backward").default
+    torch.library.register_autograd(qualified, differentiate, setup_context=setup_context, lib=library)
+    torch.library.register_autograd(f"{qualified}_backward", refuse_second, lib=library)
+    for name in (qualified, f"{qualified}_backward"):
+        torch.library.register_vmap(name, refuse_batched, lib=library)
+    if op.has_products:
+        library.impl(op.name, cast, "AutocastCPU")

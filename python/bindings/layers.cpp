@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers on memory of the caller: addresses as integers, and what a call keeps for its backward in
+// one buffer.
+#include "anabatic/layers.h"
+
+#include <dlfcn.h>
+#include <fmt/core.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "anabatic/error.h"
+#include "bindings.h"
+
+namespace anabatic::python {
+namespace {
+
+namespace nb = nanobind;
+
+// Threads of the OpenMP that the host program has loaded.
+using Parallel = void (*)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+Parallel gomp_parallel = nullptr;
+
+void run_on_gomp(void (*body)(void* context), void* context, int threads) {
+  gomp_parallel(body, context, static_cast<unsigned>(threads), 0);
+}
+
+// False if no such library is loaded.
+bool find_gomp(const std::string& path) {
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return false;
+  gomp_parallel = reinterpret_cast<Parallel>(::dlsym(library, "GOMP_parallel"));
+  return gomp_parallel != nullptr;
+}
+
+constexpr std::int64_t kAlignment = 64;
+
+std::int64_t round_up(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+LayerDtype dtype_of(const std::string& name) {
+  if (name == "f32") return LayerDtype::kFloat32;
+  if (name == "bf16") return LayerDtype::kBFloat16;
+  if (name == "i32") return LayerDtype::kInt32;
+  if (name == "i64") return LayerDtype::kInt64;
+  throw InvalidArgument(fmt::format("[layers] expected f32, bf16, i32 or i64, got {}", name));
+}
+
+// Name, dtype, shape.
+using Operand = std::tuple<std::string, std::string, std::vector<std::int64_t>>;
+using Addresses = std::vector<std::uintptr_t>;  // 0: none
+
+LayerSignature signature_of(const std::string& layer, std::map<std::string, std::string> attributes,
+                            const std::vector<Operand>& inputs,
+                            std::vector<std::string> gradients) {
+  LayerSignature signature{
+      .layer = layer, .attributes = std::move(attributes), .gradients = std::move(gradients)};
+  for (const auto& [name, dtype, shape] : inputs)
+    signature.inputs.push_back({name, dtype_of(dtype), shape});
+  return signature;
+}
+
+template <class Pointer>
+std::vector<Pointer> pointers_of(const Addresses& addresses) {
+  std::vector<Pointer> pointers;
+  pointers.reserve(addresses.size());
+  for (const std::uintptr_t address : addresses)
+    pointers.push_back(reinterpret_cast<Pointer>(address));
+  return pointers;
+}
+
+// Addresses of what is saved: those of outputs, and places in `buffer`.
+template <class Pointer, class Outputs>
+std::vector<Pointer> saved_of(const LayerCall& call, const Outputs& outputs,
+                              std::uintptr_t buffer) {
+  std::vector<Pointer> saved;
+  for (const SavedTensor& tensor : call.saved()) {
+    if (tensor.output >= 0) {
+      saved.push_back(static_cast<Pointer>(outputs[static_cast<std::size_t>(tensor.output)]));
+      continue;
+    }
+    const std::int64_t size = num_bytes(tensor);
+    saved.push_back(size == 0 ? nullptr : reinterpret_cast<Pointer>(buffer));
+    buffer += static_cast<std::uintptr_t>(round_up(size));
+  }
+  return saved;
+}
+
+// Bytes of the buffer that no tensor has: torch compares whole buffers where it checks an operator.
+void clear_gaps(const LayerCall& call, std::uintptr_t buffer, std::int64_t bytes) {
+  if (bytes == 0) return;
+  auto* data = reinterpret_cast<std::byte*>(buffer);
+  std::int64_t place = 0;
+  for (const SavedTensor& tensor : call.saved()) {
+    if (tensor.output >= 0) continue;
+    const std::int64_t size = num_bytes(tensor), room = round_up(size);
+    std::memset(data + place + size, 0, static_cast<std::size_t>(room - size));
+    place += room;
+  }
+  std::memset(data + place, 0, static_cast<std::size_t>(bytes - place));
+}
+
+class Layers {
+ public:
+  // On threads of the OpenMP library at that path; "": on its own.
+  Layers(int threads, const std::string& openmp)
+      : is_hosted_(!openmp.empty() && find_gomp(openmp)),
+        engine_(std::make_unique<LayerEngine>(
+            LayerOptions{.threads = threads, .host = is_hosted_ ? run_on_gomp : nullptr})) {}
+
+  void set_threads(int threads) {
+    if (::getpid() == pid_) engine_->set_threads(threads);
+  }
+  bool is_hosted() const { return is_hosted_; }
+
+  // Bytes of the buffer for what is saved.
+  std::int64_t saved_bytes(const LayerSignature& signature) {
+    std::int64_t bytes = 0;
+    for (const SavedTensor& tensor : call(signature).saved())
+      if (tensor.output < 0) bytes += round_up(num_bytes(tensor));
+    return bytes;
+  }
+
+  void forward(const LayerSignature& signature, const Addresses& inputs, const Addresses& outputs,
+               std::uintptr_t saved, std::int64_t saved_bytes) {
+    const LayerCall layer = call(signature);
+    const auto buffers = pointers_of<void*>(outputs);
+    require_room(signature, saved_bytes);
+    clear_gaps(layer, saved, saved_bytes);
+    layer.forward(pointers_of<const void*>(inputs), buffers,
+                  saved_of<void*>(layer, buffers, saved));
+  }
+
+  void backward(const LayerSignature& signature, const Addresses& inputs, const Addresses& outputs,
+                std::uintptr_t saved, const Addresses& output_gradients,
+                const Addresses& input_gradients) {
+    const LayerCall layer = call(signature);
+    layer.backward(pointers_of<const void*>(inputs),
+                   saved_of<const void*>(layer, pointers_of<const void*>(outputs), saved),
+                   pointers_of<const void*>(output_gradients), pointers_of<void*>(input_gradients));
+  }
+
+  // Outputs that the backward reads too.
+  std::vector<int> saved_outputs(const LayerSignature& signature) {
+    std::vector<int> outputs;
+    for (const SavedTensor& tensor : call(signature).saved())
+      if (tensor.output >= 0) outputs.push_back(tensor.output);
+    return outputs;
+  }
+
+  std::string text(const LayerSignature& signature) { return call(signature).text(); }
+  std::int64_t num_programs() const { return engine_->num_programs(); }
+  std::int64_t program_bytes() const { return engine_->program_bytes(); }
+  std::int64_t arena_bytes() const { return engine_->arena_bytes(); }
+
+ private:
+  // A forked child has none of the threads: it computes with one.
+  LayerCall call(const LayerSignature& signature) {
+    if (::getpid() != pid_) {
+      (void)engine_.release();  // whose threads nobody can join
+      engine_ = std::make_unique<LayerEngine>();
+      pid_ = ::getpid();
+      is_hosted_ = false;
+    }
+    return engine_->layer(signature);
+  }
+
+  void require_room(const LayerSignature& signature, std::int64_t bytes) {
+    const std::int64_t needed = saved_bytes(signature);
+    if (bytes < needed)
+      throw InternalError(fmt::format("[{}] expected {} bytes for what the backward reads, got {}",
+                                      signature.layer, needed, bytes));
+  }
+
+  bool is_hosted_;
+  std::unique_ptr<LayerEngine> engine_;
+  pid_t pid_ = ::getpid();
+};
+
+using Release = nb::call_guard<nb::gil_scoped_release>;
+
+}  // namespace
+
+void bind_layers(nb::module_& core) {
+  nb::class_<LayerSignature>(core, "LayerSignature",
+                             "A layer for operands of certain types: name, attributes, inputs as "
+                             "(name, dtype, shape), and the inputs that have gradients.")
+      .def(nb::new_(&signature_of), nb::arg("layer"), nb::arg("attributes"), nb::arg("inputs"),
+           nb::arg("gradients"));
+
+  nb::class_<Layers>(core, "Layers", "Layers on memory of the caller; see anabatic.torch.ops.")
+      .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("openmp"))
+      .def("set_threads", &Layers::set_threads, nb::arg("threads"), Release())
+      .def_prop_ro("is_hosted", &Layers::is_hosted)
+      .def("saved_bytes", &Layers::saved_bytes, nb::arg("signature"), Release())
+      .def("saved_outputs", &Layers::saved_outputs, nb::arg("signature"), Release())
+      .def("forward", &Layers::forward, nb::arg("signature"), nb::arg("inputs"), nb::arg("outputs"),
+           nb::arg("saved"), nb::arg("saved_bytes"), Release())
+      .def("backward", &Layers::backward, nb::arg("signature"), nb::arg("inputs"),
+           nb::arg("outputs"), nb::arg("saved"), nb::arg("output_gradients"),
+           nb::arg("input_gradients"), Release())
+      .def("text", &Layers::text, nb::arg("signature"), Release())
+      .def_prop_ro("num_programs", &Layers::num_programs)
+      .def_prop_ro("program_bytes", &Layers::program_bytes)
+      .def_prop_ro("arena_bytes", &Layers::arena_bytes);
+}
+
+}  // namespace anabatic::python
