@@ -17,6 +17,7 @@
 #include <tuple>
 #include <utility>
 
+#include "anabatic/adamw.h"
 #include "anabatic/error.h"
 #include "bindings.h"
 
@@ -42,6 +43,7 @@ bool find_gomp(const std::string& path) {
 }
 
 constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kLeastBytes = std::int64_t{128} << 10;  // of inputs, for several threads
 
 std::int64_t round_up(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -115,7 +117,8 @@ class Layers {
   Layers(int threads, const std::string& openmp)
       : is_hosted_(!openmp.empty() && find_gomp(openmp)),
         engine_(std::make_unique<LayerEngine>(
-            LayerOptions{.threads = threads, .host = is_hosted_ ? run_on_gomp : nullptr})) {}
+            LayerOptions{.threads = threads, .host = is_hosted_ ? run_on_gomp : nullptr})),
+        single_(std::make_unique<LayerEngine>()) {}
 
   void set_threads(int threads) {
     if (::getpid() == pid_) engine_->set_threads(threads);
@@ -158,20 +161,25 @@ class Layers {
   }
 
   std::string text(const LayerSignature& signature) { return call(signature).text(); }
-  std::int64_t num_programs() const { return engine_->num_programs(); }
-  std::int64_t program_bytes() const { return engine_->program_bytes(); }
-  std::int64_t arena_bytes() const { return engine_->arena_bytes(); }
+  std::int64_t num_programs() const { return engine_->num_programs() + single_->num_programs(); }
+  std::int64_t program_bytes() const { return engine_->program_bytes() + single_->program_bytes(); }
+  std::int64_t arena_bytes() const { return engine_->arena_bytes() + single_->arena_bytes(); }
 
  private:
   // A forked child has none of the threads: it computes with one.
   LayerCall call(const LayerSignature& signature) {
     if (::getpid() != pid_) {
       (void)engine_.release();  // whose threads nobody can join
+      (void)single_.release();  // whose lock may be held for good
       engine_ = std::make_unique<LayerEngine>();
+      single_ = std::make_unique<LayerEngine>();
       pid_ = ::getpid();
       is_hosted_ = false;
     }
-    return engine_->layer(signature);
+    // Little is done sooner than other threads are awake. Bits are those of any number of threads.
+    std::int64_t bytes = 0;
+    for (const LayerTensor& input : signature.inputs) bytes += num_bytes(input);
+    return (bytes < kLeastBytes ? *single_ : *engine_).layer(signature);
   }
 
   void require_room(const LayerSignature& signature, std::int64_t bytes) {
@@ -182,15 +190,63 @@ class Layers {
   }
 
   bool is_hosted_;
-  std::unique_ptr<LayerEngine> engine_;
+  std::unique_ptr<LayerEngine> engine_, single_;
   pid_t pid_ = ::getpid();
 };
+
+// Addresses of value, gradient and moments; rows, columns; stream.
+using Parameter = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
+                             std::int64_t, std::int64_t, std::int64_t>;
+
+std::vector<AdamWParameter> parameters_of(const std::vector<Parameter>& parameters) {
+  std::vector<AdamWParameter> made;
+  for (const auto& [value, gradient, first, second, rows, columns, stream] : parameters)
+    made.push_back({.value = reinterpret_cast<float*>(value),
+                    .gradient = reinterpret_cast<const float*>(gradient),
+                    .first_moment = reinterpret_cast<void*>(first),
+                    .second_moment = reinterpret_cast<void*>(second),
+                    .rows = rows,
+                    .columns = columns,
+                    .stream = stream});
+  return made;
+}
 
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
 }  // namespace
 
 void bind_layers(nb::module_& core) {
+  nb::class_<AdamW>(core, "AdamW", "Updates of parameters in place; see anabatic.torch.optim.")
+      .def(
+          "__init__",
+          [](AdamW* self, int threads, const std::string& openmp) {
+            const bool is_hosted = !openmp.empty() && find_gomp(openmp);
+            new (self) AdamW(threads, is_hosted ? run_on_gomp : nullptr);
+          },
+          nb::arg("threads"), nb::arg("openmp"))
+      .def(
+          "sum_squares",
+          [](AdamW& adamw, const std::vector<Parameter>& parameters) {
+            return adamw.sum_squares(parameters_of(parameters));
+          },
+          nb::arg("parameters"), Release())
+      .def(
+          "update",
+          [](AdamW& adamw, const std::vector<Parameter>& parameters, double learning_rate,
+             double beta1, double beta2, double epsilon, double weight_decay,
+             const std::string& moments, std::int64_t step, double clip_factor) {
+            adamw.update(parameters_of(parameters),
+                         {.beta1 = beta1,
+                          .beta2 = beta2,
+                          .epsilon = epsilon,
+                          .weight_decay = weight_decay,
+                          .moments = dtype_of(moments)},
+                         learning_rate, step, clip_factor);
+          },
+          nb::arg("parameters"), nb::arg("learning_rate"), nb::arg("beta1"), nb::arg("beta2"),
+          nb::arg("epsilon"), nb::arg("weight_decay"), nb::arg("moments"), nb::arg("step"),
+          nb::arg("clip_factor"), Release());
+
   nb::class_<LayerSignature>(core, "LayerSignature",
                              "A layer for operands of certain types: name, attributes, inputs as "
                              "(name, dtype, shape), and the inputs that have gradients.")

@@ -5,6 +5,7 @@ try:
 except ImportError as error:
     raise ImportError("anabatic.torch needs PyTorch, which is not installed: pip install torch") from error
 
-from . import ops
+from . import nn, ops, optim
+from .optim import AdamW
 
-__all__ = ["ops"]
+__all__ = ["AdamW", "nn", "ops", "optim"]

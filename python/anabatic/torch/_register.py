@@ -35,9 +35,14 @@ class Op:
     casts: tuple[str, ...] = ()  # operands that autocast makes bf16; then products are in bf16
     saved_outputs: tuple[int, ...] = ()  # outputs that the backward reads too
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(operand.rstrip("?") for operand in self.operands)
+
+    @functools.cached_property
+    def masks(self) -> int:
+        """A bit for each operand that has a gradient."""
+        return sum(1 << self.names.index(name) for name in self.gradients)
 
     @property
     def has_products(self) -> bool:
@@ -92,10 +97,8 @@ def _signature(op: Op, shapes: Sequence[tuple[int, ...] | None], dtypes: Sequenc
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """A signature, and the size of its buffer for `blocks` blocks of rows: base + blocks * each."""
     signature: _core.LayerSignature
-    base: int
-    each: int
+    size: int  # bytes of the buffer
 
 
 def _probe(op: Op, shapes: Sequence[Any], dtypes: Sequence[str | None], attributes: Sequence[Any], needs: int) -> tuple[int, int]:
@@ -121,7 +124,7 @@ class _Memory:
     def size(self, tensors: Sequence[torch.Tensor | None], attributes: Sequence[Any], needs: int) -> Any:
         """Bytes of the buffer; symbolic where the number of rows is."""
         op = self.op
-        if not any(needs >> op.names.index(name) & 1 for name in op.gradients):
+        if not needs & op.masks:
             return 0
         # Only the number of rows may be a symbol: torch compiles again for other widths.
         shapes = [None if tensor is None else (*tensor.shape[:1], *map(int, tensor.shape[1:])) if name in op.rows else
@@ -135,16 +138,17 @@ class _Memory:
         rows = next(shape[0] for name, shape in zip(op.names, shapes) if name in op.rows and shape is not None)
         return base + each * ((rows + _ROWS - 1) // _ROWS)
 
-    def signature(self, tensors: Sequence[torch.Tensor | None], attributes: tuple[Any, ...], needs: int) -> _core.LayerSignature:
-        key = (tuple([None if tensor is None else (tensor.dtype, tensor.shape) for tensor in tensors]), attributes, needs)
+    def find(self, tensors: Sequence[torch.Tensor | None], attributes: tuple[Any, ...], needs: int) -> _Known:
+        key = (*[None if tensor is None else (tensor.dtype, tensor.shape) for tensor in tensors], attributes, needs)
         found = self.known.get(key)
         if found is None:
             if len(self.known) >= 4096:
                 self.known.clear()
             shapes = [None if tensor is None else tuple(tensor.shape) for tensor in tensors]
             dtypes = [None if tensor is None else _dtype(self.op, name, tensor) for name, tensor in zip(self.op.names, tensors)]
-            found = self.known[key] = _Known(_signature(self.op, shapes, dtypes, attributes, needs), 0, 0)
-        return found.signature
+            signature = _signature(self.op, shapes, dtypes, attributes, needs)
+            found = self.known[key] = _Known(signature, self.size(tensors, attributes, needs))
+        return found
 
 
 def _address(tensor: torch.Tensor | None) -> int:
@@ -171,7 +175,7 @@ def register(library: torch.library.Library, op: Op) -> None:
     row = dataclasses.replace(op, attributes=(*op.attributes, *(("str products",) if op.has_products else ())))
     memory.op = row
     num_attributes = len(row.attributes)
-    all_gradients = sum(1 << row.names.index(name) for name in row.gradients)
+    all_gradients = row.masks
 
     def split(arguments: Sequence[Any]) -> tuple[Sequence[Any], tuple[Any, ...], int]:
         rest = list(arguments[num:])
@@ -185,14 +189,13 @@ def register(library: torch.library.Library, op: Op) -> None:
 
     def forward(*arguments: Any) -> tuple[torch.Tensor, ...]:
         tensors, attributes, needs = split(arguments)
-        size = memory.size(tensors, attributes, needs)
-        signature = memory.signature(tensors, attributes, needs if size else 0)
+        known = memory.find(tensors, attributes, needs)
         held = _contiguous(tensors)
         layers = _current_host()
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in specs(tensors, attributes)]
-        saved = torch.empty(size, dtype=torch.uint8)
-        layers.forward(signature, [_address(t) for t, o in zip(held, tensors) if o is not None], [output.data_ptr() for output in outputs],
-                       saved.data_ptr(), size)
+        saved = torch.empty(known.size, dtype=torch.uint8)
+        layers.forward(known.signature, [t.data_ptr() for t in held if t is not None], [output.data_ptr() for output in outputs],
+                       saved.data_ptr(), known.size)
         return (*outputs, saved)
 
     def forward_fake(*arguments: Any) -> tuple[torch.Tensor, ...]:
@@ -205,7 +208,7 @@ def register(library: torch.library.Library, op: Op) -> None:
         tensors, attributes = arguments[:num], tuple(arguments[num:num + num_attributes])
         outputs, saved, gradients, needs, wanted = arguments[num + num_attributes:]
         held, given = _contiguous(tensors), [g if g is None else _aligned(g.contiguous()) for g in gradients]
-        signature = memory.signature(tensors, attributes, needs)
+        signature = memory.find(tensors, attributes, needs).signature
         made = {name: torch.empty(tensors[place].shape, dtype=tensors[place].dtype)
                 for place, name in enumerate(row.names) if wanted >> place & 1}
         present = [name for name, tensor in zip(row.names, tensors) if tensor is not None]
@@ -229,8 +232,8 @@ def register(library: torch.library.Library, op: Op) -> None:
     def differentiate(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
         *kept, saved = ctx.saved_tensors
         tensors, outputs = kept[:num], kept[num:]
-        wanted = sum(1 << place for place in range(num) if ctx.needs_input_grad[place] and ctx.needs >> place & 1)
-        if any(ctx.needs_input_grad[place] and not ctx.needs >> place & 1 and all_gradients >> place & 1 for place in range(num)):
+        wanted = sum(1 << place for place in range(num) if ctx.needs_input_grad[place]) & all_gradients
+        if wanted & ~ctx.needs:
             raise InvalidArgument(f"[{op.name}] expected `needs` to name each operand that requires a gradient, got {ctx.needs}")
         made = iter(backward_op(*tensors, *ctx.attributes, outputs, saved, list(gradients[:-1]), ctx.needs, wanted) if wanted and
                     any(gradient is not None for gradient in gradients[:-1]) else ())

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers for torch on the library's kernels."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from ..errors import InvalidArgument, Unsupported
+from ._register import _loaded_openmp
+
+_MOMENTS = {"fp32": (torch.float32, "f32"), "bf16": (torch.bfloat16, "bf16")}
+# What torch.optim.AdamW has in its groups and this does not do.
+_OFF = {"amsgrad": False, "maximize": False, "capturable": False, "differentiable": False, "decoupled_weight_decay": True}
+
+
+class AdamW(torch.optim.Optimizer):
+    """torch.optim.AdamW in one sweep over memory, with clipping by the global norm.
+
+    Parameters are float32, on the CPU and contiguous. `max_norm` clips gradients as torch.nn.utils.clip_grad_norm_ does, and
+    leaves them as they are; `grad_norm` is their norm in the last step. `moments="bf16"` takes half of the memory and is
+    rounded stochastically. The state is that of torch.optim.AdamW: each loads the state_dict of the other, with fp32 moments.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 1e-2, *, max_norm: float | None = None, moments: str = "fp32") -> None:
+        if moments not in _MOMENTS:
+            raise InvalidArgument(f"[AdamW] moments: expected fp32 or bf16, got {moments!r}")
+        for name, value, ok in (("lr", float(lr), float(lr) >= 0), ("betas[0]", betas[0], 0 <= betas[0] < 1), ("betas[1]", betas[1], 0 <= betas[1] < 1),
+                                ("eps", eps, eps >= 0), ("weight_decay", weight_decay, weight_decay >= 0),
+                                ("max_norm", max_norm, max_norm is None or max_norm > 0)):
+            if not ok:
+                raise InvalidArgument(f"[AdamW] {name}: got {value}, which is out of range")
+        self.max_norm = max_norm
+        self.moments = moments
+        self.grad_norm: float | None = None
+        self._sweep: _core.AdamW | None = None
+        self._threads = 0
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "foreach": None, "fused": None, **_OFF})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        for place, parameter in enumerate(self.param_groups[-1]["params"]):
+            if parameter.dtype != torch.float32 or not parameter.is_cpu or parameter.layout != torch.strided or not parameter.is_contiguous():
+                raise Unsupported(f"[AdamW] parameter {place}: expected contiguous float32 on the CPU, got {parameter.dtype} on "
+                                  f"{parameter.device}{'' if parameter.layout != torch.strided or parameter.is_contiguous() else ', strided'}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "max_norm": self.max_norm, "moments": self.moments, "grad_norm": self.grad_norm, "_sweep": None, "_threads": 0}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for group in state_dict["param_groups"]:
+            for name, off in _OFF.items():
+                if group.get(name, off) != off:
+                    raise Unsupported(f"[AdamW] {name}: expected {off}, got {group[name]}")
+        super().load_state_dict(state_dict)
+        dtype = _MOMENTS[self.moments][0]
+        for state in self.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name].to(dtype).contiguous()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        sweep = self._current_sweep()
+        groups = [(group, self._rows_of(group)) for group in self.param_groups]
+        factor = 1.0
+        if self.max_norm is not None:
+            squares = sum(sweep.sum_squares(rows) for _, by_step in groups for _, rows in by_step.values())
+            self.grad_norm = math.sqrt(squares)
+            factor = min(1.0, self.max_norm / (self.grad_norm + 1e-6))
+            if not math.isfinite(self.grad_norm):
+                raise InvalidArgument(f"[AdamW] expected gradients with a finite norm, got {self.grad_norm}; nothing is updated")
+        for group, by_step in groups:
+            for step, (parameters, rows) in by_step.items():
+                sweep.update(rows, float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"], _MOMENTS[self.moments][1], step, factor)
+                for parameter in parameters:
+                    self.state[parameter]["step"] += 1
+                torch.autograd.graph.increment_version(parameters)
+        return loss
+
+    def _current_sweep(self) -> _core.AdamW:
+        threads = torch.get_num_threads()
+        if self._sweep is None or self._threads != threads:
+            self._sweep, self._threads = _core.AdamW(threads, _loaded_openmp()), threads
+        return self._sweep
+
+    def _rows_of(self, group: dict[str, Any]) -> dict[int, tuple[list[Tensor], list[tuple[int, ...]]]]:
+        """Parameters with a gradient and what the library takes of them, by the number of the step that comes."""
+        found: dict[int, tuple[list[Tensor], list[tuple[int, ...]]]] = {}
+        for place, parameter in enumerate(group["params"]):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if gradient.dtype != torch.float32 or gradient.layout != torch.strided:
+                raise Unsupported(f"[AdamW] gradient of parameter {place}: expected dense float32, got {gradient.dtype}, {gradient.layout}")
+            if not gradient.is_contiguous():
+                gradient = parameter.grad = gradient.contiguous()
+            state = self.state[parameter]
+            if not state:
+                dtype = _MOMENTS[self.moments][0]
+                state["step"] = torch.tensor(0.0)
+                state["exp_avg"] = torch.zeros_like(parameter, dtype=dtype)
+                state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=dtype)
+            columns = parameter.shape[-1] if parameter.dim() > 1 else parameter.numel()
+            rows = parameter.numel() // columns if columns else 0
+            step = int(state["step"]) + 1
+            parameters, made = found.setdefault(step, ([], []))
+            parameters.append(parameter)
+            made.append((parameter.data_ptr(), gradient.data_ptr(), state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr(), rows, columns, place))
+        return found

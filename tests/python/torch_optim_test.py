@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AdamW against torch.optim.AdamW, and the modules."""
+import copy
+import io
+import sys
+import unittest
+
+import torch
+
+import anabatic as ab
+import anabatic.torch
+import tiny  # noqa: F401
+
+SETTINGS = {"lr": 1e-2, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 0.1}
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.ParameterList([torch.randn(37, 11), torch.randn(3, 16, 33), torch.randn(65), torch.randn(())])
+
+
+def set_gradients(parameters, step):
+    generator = torch.Generator().manual_seed(step)
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+class Optimizer(unittest.TestCase):
+    # An update has a dozen roundings of fp32 and moves a weight by about lr.
+    BOUND = 16 * 2.0**-24
+
+    def near(self, ours, theirs, steps=1):
+        for a, b in zip(ours, theirs):
+            self.assertLess(((a - b).abs() / (1 + b.abs())).max().item() if a.numel() else 0, steps * self.BOUND)
+
+    def test_steps_are_torchs(self):
+        ours, theirs = model(), model()
+        mine, other = anabatic.torch.AdamW(ours, **SETTINGS), torch.optim.AdamW(theirs, **SETTINGS)
+        for step in range(10):
+            set_gradients(ours, step), set_gradients(theirs, step)
+            mine.step(), other.step()
+            self.near(ours, theirs, step + 1)
+
+    def test_clips_as_torch_does_and_leaves_gradients(self):
+        ours, theirs = model(), model()
+        mine, other = anabatic.torch.AdamW(ours, **SETTINGS, max_norm=0.5), torch.optim.AdamW(theirs, **SETTINGS)
+        for step in range(5):
+            set_gradients(ours, step), set_gradients(theirs, step)
+            before = [parameter.grad.clone() for parameter in ours]
+            norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+            mine.step(), other.step()
+            self.assertAlmostEqual(mine.grad_norm, norm.item(), places=4)
+            self.assertTrue(all(torch.equal(parameter.grad, b) for parameter, b in zip(ours, before)))
+            self.near(ours, theirs, step + 1)
+
+    def test_state_goes_from_one_to_the_other_and_back(self):
+        ours, theirs = model(), model()
+        mine, other = anabatic.torch.AdamW(ours, **SETTINGS), torch.optim.AdamW(theirs, **SETTINGS)
+        for step in range(3):
+            set_gradients(ours, step), set_gradients(theirs, step)
+            mine.step(), other.step()
+        file = io.BytesIO()
+        torch.save(mine.state_dict(), file)
+        file.seek(0)
+        swapped = torch.optim.AdamW(theirs)
+        swapped.load_state_dict(torch.load(file))
+        back = anabatic.torch.AdamW(ours)
+        back.load_state_dict(other.state_dict())
+        set_gradients(ours, 3), set_gradients(theirs, 3)
+        swapped.step(), back.step()
+        self.near(ours, theirs, 4)
+        self.assertEqual(back.state_dict()["state"][0]["step"], 4)
+        self.assertEqual(back.param_groups[0]["betas"], SETTINGS["betas"])
+
+    def test_moments_in_bf16_end_near(self):
+        ours, theirs = model(), model()
+        mine, other = anabatic.torch.AdamW(ours, **SETTINGS, moments="bf16"), torch.optim.AdamW(theirs, **SETTINGS)
+        for step in range(10):
+            set_gradients(ours, step), set_gradients(theirs, step)
+            mine.step(), other.step()
+        self.assertEqual(mine.state[ours[0]]["exp_avg"].dtype, torch.bfloat16)
+        moved = torch.cat([(a - b).flatten() for a, b in zip(theirs, model())]).norm()
+        apart = torch.cat([(a - b).flatten() for a, b in zip(theirs, ours)]).norm()
+        self.assertLess(apart / moved, 2.0**-5)  # a moment is off by 2^-9, and an update by a few of those
+
+    def test_groups_schedules_closures_copies(self):
+        ours = model()
+        mine = anabatic.torch.AdamW([{"params": list(ours)[:2], "weight_decay": 0.0}, {"params": list(ours)[2:], "lr": 0.0, "weight_decay": 0.0}])
+        schedule = torch.optim.lr_scheduler.LambdaLR(mine, lambda step: 0.5**step)
+        before = [parameter.detach().clone() for parameter in ours]
+        version = ours[0]._version
+        set_gradients(ours, 0)
+        self.assertEqual(mine.step(lambda: 7), 7)
+        schedule.step()
+        self.assertEqual([torch.equal(a, b) for a, b in zip(ours, before)], [False, False, True, True])
+        self.assertGreater(ours[0]._version, version)
+        copy.deepcopy(mine)
+        mine.zero_grad()
+        mine.step()  # nothing has a gradient
+
+    def test_bits_are_equal_for_any_number_of_threads(self):
+        results, before = [], torch.get_num_threads()
+        try:
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                ours = model()
+                mine = anabatic.torch.AdamW(ours, **SETTINGS, max_norm=0.1, moments="bf16")
+                for step in range(3):
+                    set_gradients(ours, step)
+                    mine.step()
+                results.append([parameter.detach() for parameter in ours])
+        finally:
+            torch.set_num_threads(before)
+        for other in results[1:]:
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(results[0], other)))
+
+    def test_bad_input_is_refused(self):
+        for wrong, kind, text in (({"lr": -1.0}, ValueError, r"\[AdamW\] lr: got -1.0"), ({"betas": (1.0, 0.9)}, ValueError, "betas"),
+                                  ({"moments": "int4"}, ValueError, "expected fp32 or bf16"), ({"max_norm": 0.0}, ValueError, "max_norm")):
+            with self.assertRaisesRegex(kind, text):
+                anabatic.torch.AdamW(model(), **wrong)
+        with self.assertRaisesRegex(NotImplementedError, "expected contiguous float32 on the CPU, got torch.bfloat16"):
+            anabatic.torch.AdamW([torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))])
+        with self.assertRaisesRegex(NotImplementedError, "strided"):
+            anabatic.torch.AdamW([torch.nn.Parameter(torch.zeros(3, 4).T)])
+        ours = model()
+        mine = anabatic.torch.AdamW(ours, max_norm=1.0)
+        set_gradients(ours, 0)
+        ours[1].grad[0, 0, 0] = float("nan")
+        before = [parameter.detach().clone() for parameter in ours]
+        with self.assertRaisesRegex(ab.InvalidArgument, "finite norm"):
+            mine.step()
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(ours, before)))
+        with self.assertRaisesRegex(NotImplementedError, "amsgrad"):
+            mine.load_state_dict(torch.optim.AdamW(model(), amsgrad=True).state_dict())
+
+
+class Modules(unittest.TestCase):
+    def test_learn(self):
+        torch.manual_seed(0)
+        nn = anabatic.torch.nn
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm, self.mlp, self.experts = nn.RMSNorm(16), nn.MLP(16, 24), nn.Experts(4, 16, 24)
+                self.router = torch.nn.Linear(16, 4)
+
+            def forward(self, x):
+                x = x + self.mlp(self.norm(x))
+                weights, index = self.router(x).softmax(-1).topk(2)
+                return x + self.experts(x, index, weights)
+
+        net, x = Net(), torch.randn(32, 16)
+        target = torch.randn(32, 16)
+        optimizer = anabatic.torch.AdamW(net.parameters(), lr=1e-2)
+        losses = []
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = (net(x) - target).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        self.assertLess(losses[-1], 0.5 * losses[0])
+        self.assertIn("RMSNorm(16, eps=1e-06)", repr(net))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
