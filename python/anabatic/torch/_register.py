@@ -18,6 +18,7 @@ from .. import _core
 from ..errors import InternalError, InvalidArgument, Unsupported
 
 _DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ROWS = 64  # the buffer's size is that of so many rows at once, so that it is a formula of their number
 
 Spec = tuple[Sequence[Any], torch.dtype]
@@ -163,7 +164,14 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
 
 
-def register(library: torch.library.Library, op: Op) -> None:
+Call = Callable[[Sequence[Any], tuple[Any, ...], int], tuple[torch.Tensor, ...]]
+
+
+def register(library: torch.library.Library, op: Op) -> Call:
+    """Makes the operator of a row. Returns a call of it by operands, attributes and the bits of operands that need gradients.
+
+    That call goes around torch's dispatcher where nothing but autograd and autocast listens there: it costs a third.
+    """
     memory = _Memory(op)
     num = len(op.operands)
     tensors_schema = ", ".join(f"Tensor{'?' if operand.endswith('?') else ''} {operand.rstrip('?')}" for operand in op.operands)
@@ -188,7 +196,9 @@ def register(library: torch.library.Library, op: Op) -> None:
         return row.outputs(*tensors, *attributes[:len(op.attributes)])
 
     def forward(*arguments: Any) -> tuple[torch.Tensor, ...]:
-        tensors, attributes, needs = split(arguments)
+        return compute(*split(arguments))
+
+    def compute(tensors: Sequence[Any], attributes: tuple[Any, ...], needs: int) -> tuple[torch.Tensor, ...]:
         known = memory.find(tensors, attributes, needs)
         held = _contiguous(tensors)
         layers = _current_host()
@@ -205,8 +215,10 @@ def register(library: torch.library.Library, op: Op) -> None:
                 made((memory.size(tensors, attributes, needs),), dtype=torch.uint8))
 
     def backward(*arguments: Any) -> list[torch.Tensor]:
-        tensors, attributes = arguments[:num], tuple(arguments[num:num + num_attributes])
-        outputs, saved, gradients, needs, wanted = arguments[num + num_attributes:]
+        return compute_gradients(arguments[:num], tuple(arguments[num:num + num_attributes]), *arguments[num + num_attributes:])
+
+    def compute_gradients(tensors: Sequence[Any], attributes: tuple[Any, ...], outputs: Sequence[torch.Tensor], saved: torch.Tensor,
+                          gradients: Sequence[torch.Tensor | None], needs: int, wanted: int) -> list[torch.Tensor]:
         held, given = _contiguous(tensors), [g if g is None else _aligned(g.contiguous()) for g in gradients]
         signature = memory.find(tensors, attributes, needs).signature
         made = {name: torch.empty(tensors[place].shape, dtype=tensors[place].dtype)
@@ -226,19 +238,57 @@ def register(library: torch.library.Library, op: Op) -> None:
     def setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
         tensors, ctx.attributes, ctx.needs = split(inputs)
         ctx.mark_non_differentiable(output[-1])
+        keep(ctx, tensors, output)
+
+    def keep(ctx: Any, tensors: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *(output[place] for place in row.saved_outputs), output[-1])
 
     def differentiate(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
-        *kept, saved = ctx.saved_tensors
-        tensors, outputs = kept[:num], kept[num:]
-        wanted = sum(1 << place for place in range(num) if ctx.needs_input_grad[place]) & all_gradients
+        done = gradients_of(ctx, list(gradients[:-1]), ctx.needs_input_grad[:num], backward_op)
+        return (*done, *[None] * (len(ctx.needs_input_grad) - num))
+
+    def gradients_of(ctx: Any, gradients: list[torch.Tensor | None], needed: Sequence[bool],
+                     operator: Callable[..., list[torch.Tensor]]) -> list[torch.Tensor | None]:
+        wanted = sum(1 << place for place in range(num) if needed[place]) & all_gradients
         if wanted & ~ctx.needs:
             raise InvalidArgument(f"[{op.name}] expected `needs` to name each operand that requires a gradient, got {ctx.needs}")
-        made = iter(backward_op(*tensors, *ctx.attributes, outputs, saved, list(gradients[:-1]), ctx.needs, wanted) if wanted and
-                    any(gradient is not None for gradient in gradients[:-1]) else ())
-        done = [next(made, None) if wanted >> place & 1 else None for place in range(num)]
-        return (*done, *[None] * (len(ctx.needs_input_grad) - num))
+        if not wanted or all(gradient is None for gradient in gradients):
+            return [None] * num
+        *kept, saved = ctx.saved_tensors
+        made = iter(operator(*kept[:num], *ctx.attributes, kept[num:], saved, gradients, ctx.needs, wanted))
+        return [next(made) if wanted >> place & 1 else None for place in range(num)]
+
+    class Eager(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, attributes: tuple[Any, ...], needs: int, *tensors: Any) -> Any:  # type: ignore[override]
+            output = compute(tensors, attributes, needs)
+            ctx.attributes, ctx.needs = attributes, needs
+            keep(ctx, tensors, output)
+            return output[0] if row.num_outputs == 1 else output[:-1]
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+            # Where a second derivative may follow, the operator is asked, which refuses it.
+            operator = backward_op if torch.is_grad_enabled() else backward
+            return None, None, *gradients_of(ctx, list(gradients), ctx.needs_input_grad[2:], operator)
+
+    Eager.__name__ = op.name
+
+    def call(tensors: Sequence[Any], attributes: tuple[Any, ...], needs: int) -> tuple[torch.Tensor, ...]:
+        if row.has_products:
+            attributes = (*attributes, "")
+        plain = not (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._functorch.maybe_current_level() or
+                     any(tensor is not None and type(tensor) not in _PLAIN for tensor in tensors))
+        if not plain:
+            return forward_op(*tensors, *attributes, needs)  # type: ignore[no-any-return]
+        if row.has_products and torch.is_autocast_enabled("cpu"):
+            tensors, attributes = cast_all(tensors, attributes)
+        needs &= all_gradients
+        if not needs:
+            return compute(tensors, attributes, 0)
+        output = Eager.apply(attributes, needs, *tensors)  # type: ignore[no-untyped-call]
+        return (output,) if row.num_outputs == 1 else output
 
     def refuse_second(ctx: Any, *_: Any) -> None:
         raise Unsupported(f"[{op.name}] expected first derivatives alone, got a second one, which this operator does not have")
@@ -246,18 +296,19 @@ def register(library: torch.library.Library, op: Op) -> None:
     def refuse_batched(*_: Any) -> None:
         raise Unsupported(f"[{op.name}] expected no torch.vmap around this operator: it takes all rows at once")
 
-    def cast(*arguments: Any) -> tuple[torch.Tensor, ...]:
-        tensors, attributes, needs = list(arguments[:num]), list(arguments[num:num + num_attributes]), arguments[num + num_attributes:]
-        attributes += [""] * (num_attributes - len(attributes))
+    def cast_all(tensors: Sequence[Any], attributes: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...]]:
         dtype = torch.get_autocast_dtype("cpu")
         if dtype != torch.bfloat16:
             raise Unsupported(f"[{op.name}] expected autocast to bfloat16, got {dtype}")
+        made = [tensor.to(dtype) if name in row.casts and tensor is not None else tensor for name, tensor in zip(row.names, tensors)]
+        return made, (*attributes[:-1], attributes[-1] or "bf16")
+
+    def cast(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        attributes, needs = list(arguments[num:num + num_attributes]), arguments[num + num_attributes:]
+        attributes += [""] * (num_attributes - len(attributes))
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
-            for place, name in enumerate(row.names):
-                if name in row.casts and tensors[place] is not None:
-                    tensors[place] = tensors[place].to(dtype)
-            attributes[-1] = attributes[-1] or "bf16"
-            return forward_op(*tensors, *attributes, *needs)  # type: ignore[no-any-return]
+            tensors, values = cast_all(arguments[:num], tuple(attributes))
+            return forward_op(*tensors, *values, *needs)  # type: ignore[no-any-return]
 
     qualified = f"anabatic::{op.name}"
     library.impl(op.name, forward, "CPU")
@@ -272,3 +323,4 @@ def register(library: torch.library.Library, op: Op) -> None:
         torch.library.register_vmap(name, refuse_batched, lib=library)
     if op.has_products:
         library.impl(op.name, cast, "AutocastCPU")
+    return call

@@ -39,26 +39,22 @@ OPS = (
     Op("linear_cross_entropy", ("x", "weight", "labels", "scale"), (), lambda x, *_: [((), torch.float32)], rows=("x", "labels"),
        gradients=("x", "weight"), casts=("x",)),
 )
-for _op in OPS:
-    register(_LIBRARY, _op)
-_ROWS = {op.name: op for op in OPS}
+_NAMES = {op.name: op.names for op in OPS}
+_CALLS = {op.name: register(_LIBRARY, op) for op in OPS}
 
 
 def _call(name: str, tensors: tuple[Tensor | None, ...], *attributes: Any) -> Any:
-    """The operator, with the bits of those operands that want gradients."""
-    operands = _ROWS[name].names
+    """The outputs, and perhaps the buffer of the backward."""
     needs = 0
     grad = torch.is_grad_enabled()
     for place, tensor in enumerate(tensors):
         if tensor is None:
             continue
-        if not tensor.is_cpu or tensor.layout != torch.strided:
-            raise Unsupported(f"[{name}] {operands[place]}: expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
+        if not tensor.is_cpu or tensor.layout is not torch.strided:
+            raise Unsupported(f"[{name}] {_NAMES[name][place]}: expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
         if grad and tensor.requires_grad:
             needs |= 1 << place
-    if _ROWS[name].has_products:
-        attributes += ("",)
-    return getattr(torch.ops.anabatic, name)(*tensors, *attributes, needs)
+    return _CALLS[name](tensors, attributes, needs)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -74,7 +70,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float = 1e-6, *, offset: float 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
     """The sum x + residual, both [..., H], and the norm of it; both like x."""
-    sums, normed, _ = _call("add_rms_norm", (_rows(x), weight, _rows(residual)), epsilon)
+    sums, normed, *_ = _call("add_rms_norm", (_rows(x), weight, _rows(residual)), epsilon)
     return sums.view(x.shape), normed.view(x.shape)
 
 

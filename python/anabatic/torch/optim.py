@@ -14,6 +14,8 @@ from ..errors import InvalidArgument, Unsupported
 from ._register import _loaded_openmp
 
 _MOMENTS = {"fp32": (torch.float32, "f32"), "bf16": (torch.bfloat16, "bf16")}
+# Addresses of value, gradient and moments; rows, columns; number of the parameter.
+_Row = tuple[int, int, int, int, int, int, int]
 # What torch.optim.AdamW has in its groups and this does not do.
 _OFF = {"amsgrad": False, "maximize": False, "capturable": False, "differentiable": False, "decoupled_weight_decay": True}
 
@@ -73,14 +75,15 @@ class AdamW(torch.optim.Optimizer):
         groups = [(group, self._rows_of(group)) for group in self.param_groups]
         factor = 1.0
         if self.max_norm is not None:
-            squares = sum(sweep.sum_squares(rows) for _, by_step in groups for _, rows in by_step.values())
+            squares = math.fsum(sweep.sum_squares(rows) for _, by_step in groups for _, rows in by_step.values())
             self.grad_norm = math.sqrt(squares)
             factor = min(1.0, self.max_norm / (self.grad_norm + 1e-6))
             if not math.isfinite(self.grad_norm):
                 raise InvalidArgument(f"[AdamW] expected gradients with a finite norm, got {self.grad_norm}; nothing is updated")
         for group, by_step in groups:
             for step, (parameters, rows) in by_step.items():
-                sweep.update(rows, float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"], _MOMENTS[self.moments][1], step, factor)
+                beta1, beta2 = group["betas"]
+                sweep.update(rows, float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], _MOMENTS[self.moments][1], step, factor)
                 for parameter in parameters:
                     self.state[parameter]["step"] += 1
                 torch.autograd.graph.increment_version(parameters)
@@ -92,9 +95,9 @@ class AdamW(torch.optim.Optimizer):
             self._sweep, self._threads = _core.AdamW(threads, _loaded_openmp()), threads
         return self._sweep
 
-    def _rows_of(self, group: dict[str, Any]) -> dict[int, tuple[list[Tensor], list[tuple[int, ...]]]]:
+    def _rows_of(self, group: dict[str, Any]) -> dict[int, tuple[list[Tensor], list[_Row]]]:
         """Parameters with a gradient and what the library takes of them, by the number of the step that comes."""
-        found: dict[int, tuple[list[Tensor], list[tuple[int, ...]]]] = {}
+        found: dict[int, tuple[list[Tensor], list[_Row]]] = {}
         for place, parameter in enumerate(group["params"]):
             gradient = parameter.grad
             if gradient is None:
