@@ -9,6 +9,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -97,6 +98,20 @@ std::vector<Pointer> saved_of(const LayerCall& call, const Outputs& outputs,
   return saved;
 }
 
+// Buffers of torch are new memory in every step: its first touch costs half where pages are large.
+void ask_for_large_pages(std::uintptr_t address, std::int64_t bytes) {
+  constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;
+  const std::uintptr_t begin = (address + kPage - 1) / kPage * kPage,
+                       end = (address + static_cast<std::uintptr_t>(bytes)) / kPage * kPage;
+  if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+template <class Tensors>
+void ask_for_large_pages(const Addresses& addresses, const Tensors& tensors) {
+  for (std::size_t i = 0; i < addresses.size(); ++i)
+    if (addresses[i] != 0) ask_for_large_pages(addresses[i], num_bytes(tensors[i]));
+}
+
 // Bytes of the buffer that no tensor has: torch compares whole buffers where it checks an operator.
 void clear_gaps(const LayerCall& call, std::uintptr_t buffer, std::int64_t bytes) {
   if (bytes == 0) return;
@@ -138,6 +153,8 @@ class Layers {
     const LayerCall layer = call(signature);
     const auto buffers = pointers_of<void*>(outputs);
     require_room(signature, saved_bytes);
+    ask_for_large_pages(outputs, layer.outputs());
+    ask_for_large_pages(saved, saved_bytes);
     clear_gaps(layer, saved, saved_bytes);
     layer.forward(pointers_of<const void*>(inputs), buffers,
                   saved_of<void*>(layer, buffers, saved));
@@ -147,6 +164,7 @@ class Layers {
                 std::uintptr_t saved, const Addresses& output_gradients,
                 const Addresses& input_gradients) {
     const LayerCall layer = call(signature);
+    ask_for_large_pages(input_gradients, layer.inputs());
     layer.backward(pointers_of<const void*>(inputs),
                    saved_of<const void*>(layer, pointers_of<const void*>(outputs), saved),
                    pointers_of<const void*>(output_gradients), pointers_of<void*>(input_gradients));
