@@ -90,8 +90,9 @@ function(anabatic_library name)
 endfunction()
 
 # anabatic_test(NAME LABEL unit SOURCES a_test.cpp DEPENDS io LIBRARIES x): a GoogleTest binary with one CTest entry, labelled with its folder.
+# SLOW has tests of it, as --gtest_filter has them, that are an entry of their own, labelled slow.
 function(anabatic_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT;SHARDS" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT;SHARDS;SLOW" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES ANABATIC_IS_TEST ON)
   target_link_libraries(${name} PRIVATE anabatic_options ${ARG_LIBRARIES} anabatic_test_main GTest::gmock)
@@ -115,6 +116,11 @@ function(anabatic_test name)
   if(NOT ARG_SHARDS)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
+    if(ARG_SLOW)
+      set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=-${ARG_SLOW}")
+      add_test(NAME ${name}_slow COMMAND ${name} --gtest_filter=${ARG_SLOW})
+      set_tests_properties(${name}_slow PROPERTIES LABELS "${ARG_LABEL};slow" TIMEOUT 600)
+    endif()
     return()
   endif()
   # Parts of a long test, for several cores.

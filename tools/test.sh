@@ -55,7 +55,8 @@ stage "tests"
 run_tests release build/release -LE slow
 
 stage "tests with optional passes off, trivial planners and poisoned arenas"
-run_configured plain
+# Those of a run's directory and of files are about neither.
+run_configured plain -E '^(run_directory|kill|model_files|convert|gguf_convert|mtp_convert|upcycle|tokenize|data|report_verb|consumer|observe|output)_test$'
 
 stage "AddressSanitizer and UBSan"
 # UBSan's five are at every access, and nearly all that it adds to compilation: half of it. AddressSanitizer stops at null and outside of
