@@ -23,7 +23,9 @@ constexpr OperandRow kAttentionOperands[] = {{"q", 2},
                                              {"key_begin", 1, kInteger},
                                              {"key_end", 1, kInteger},
                                              {"sinks", 1, kFloat, true}};
+constexpr OperandRow kGatedMlpOperands[] = {{"x", 2}, {"gate", 2}, {"up", 2}, {"down", 2}};
 constexpr OperandRow kGroupedLinearOperands[] = {{"x", 2}, {"weight", 3}, {"offsets", 1, kInteger}};
+constexpr OperandRow kLinearOperands[] = {{"x", 2}, {"weight", 2}};
 constexpr OperandRow kLinearCrossEntropyOperands[] = {
     {"x", 2}, {"weight", 2}, {"labels", 1, kInteger}, {"scale", 0, kFloat32, false, false}};
 constexpr OperandRow kMlpOperands[] = {{"x", 2}, {"gate_up", 2}, {"down", 2}};
@@ -51,7 +53,9 @@ constexpr std::string_view kActivationAttributes[] = {"activation", "alpha", "li
 constexpr LayerRow kLayers[] = {
     {"add_rms_norm", kAddRmsNormOperands, kNormAttributes, add_rms_norm},
     {"attention", kAttentionOperands, kAttentionAttributes, attention},
+    {"gated_mlp", kGatedMlpOperands, kFeedForwardAttributes, gated_mlp},
     {"grouped_linear", kGroupedLinearOperands, kProductAttributes, grouped_linear},
+    {"linear", kLinearOperands, kProductAttributes, linear},
     {"linear_cross_entropy", kLinearCrossEntropyOperands, kProductAttributes, linear_cross_entropy},
     {"mlp", kMlpOperands, kFeedForwardAttributes, mlp},
     {"moe_experts", kMoeExpertsOperands, kFeedForwardAttributes, moe_experts},

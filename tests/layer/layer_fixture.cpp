@@ -138,6 +138,19 @@ std::vector<LayerCase> cases_of(const std::string& suffix, LayerDtype x, LayerDt
        {tensor("x", x, {19, 24}), tensor("gate_up", w, {70, 24}), tensor("down", w, {24, 35})},
        {"x", "gate_up", "down"}},
       70);
+  add("gated_mlp",
+      {"gated_mlp",
+       with_products,
+       {tensor("x", x, {19, 24}), tensor("gate", w, {35, 24}), tensor("up", w, {35, 24}),
+        tensor("down", w, {24, 35})},
+       {"x", "gate", "up", "down"}},
+      70);
+  add("linear",
+      {"linear",
+       with_products,
+       {tensor("x", x, {19, 24}), tensor("weight", w, {35, 24})},
+       {"x", "weight"}},
+      35);
   add("mlp_geglu",
       {"mlp",
        gelu,
@@ -178,6 +191,12 @@ std::vector<LayerCase> cases_of(const std::string& suffix, LayerDtype x, LayerDt
        {"x"}},
       16);
   return cases;
+}
+
+LayerCase experts_case(LayerDtype x, LayerDtype w) {
+  const std::vector<LayerCase> cases = cases_of("", x, w, "");
+  return *std::ranges::find(cases, "moe_experts",
+                            [](const LayerCase& one) { return one.signature.layer; });
 }
 
 }  // namespace
@@ -346,7 +365,7 @@ std::vector<LayerCase> layer_cases() {
   add(cases_of("bf16_x", kBf16, kF32, ""));
   add(cases_of("bf16_operands_fp32_products", kBf16, kBf16, "fp32"));
   for (const bool is_bf16 : {false, true}) {  // as gpt_oss has them
-    LayerCase biases = cases_of("biases", is_bf16 ? kBf16 : kF32, is_bf16 ? kBf16 : kF32, "")[5];
+    LayerCase biases = experts_case(is_bf16 ? kBf16 : kF32, is_bf16 ? kBf16 : kF32);
     biases.name = is_bf16 ? "moe_experts_biases_bf16" : "moe_experts_biases_f32";
     biases.signature.attributes = {
         {"activation", "swiglu_clamped"}, {"alpha", "1.702"}, {"limit", "0.5"}};
@@ -358,7 +377,7 @@ std::vector<LayerCase> layer_cases() {
     }
     cases.push_back(std::move(biases));
   }
-  LayerCase weights = cases_of("bf16", kBf16, kBf16, "")[5];
+  LayerCase weights = experts_case(kBf16, kBf16);
   weights.name = "moe_experts_bf16_weights";
   weights.signature.inputs[4].dtype = kBf16;
   cases.push_back(std::move(weights));

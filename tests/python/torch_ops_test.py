@@ -57,6 +57,9 @@ def cases(tokens=48):
              lambda x, r, w: x + r + functional.rms_norm(x + r, (WIDTH,), w, 1e-5), [x, torch.randn(tokens, WIDTH), torch.rand(WIDTH) + 0.5]),
         Case("swiglu", ops.swiglu, lambda gate, up: functional.silu(gate) * up, [torch.randn(tokens, INNER), torch.randn(tokens, INNER)]),
         Case("mlp", ops.mlp, swiglu_mlp, [x, torch.randn(2 * INNER, WIDTH) / 8, torch.randn(WIDTH, INNER) / 10]),
+        Case("gated_mlp", ops.gated_mlp, lambda x, gate, up, down: swiglu_mlp(x, torch.cat([gate, up]), down),
+             [x, torch.randn(INNER, WIDTH) / 8, torch.randn(INNER, WIDTH) / 8, torch.randn(WIDTH, INNER) / 10]),
+        Case("linear", ops.linear, functional.linear, [x, torch.randn(INNER, WIDTH) / 8]),
         Case("moe_experts", lambda x, a, b, w: ops.moe_experts(x, a, b, index, w), lambda x, a, b, w: experts(x, a, b, w, index),
              [x, torch.randn(EXPERTS, 2 * INNER, WIDTH) / 8, torch.randn(EXPERTS, WIDTH, INNER) / 10, torch.rand(tokens, TOP_K)]),
         Case("linear_cross_entropy", lambda x, w: ops.linear_cross_entropy(x, w, labels, 0.25),
@@ -191,6 +194,9 @@ class Torch(unittest.TestCase):
             "rms_norm": (x, weight, 1e-6), "add_rms_norm": (x, weight, torch.randn(32, WIDTH, requires_grad=True), 1e-6),
             "swiglu": (x, torch.randn(32, WIDTH)),
             "mlp": (x, torch.randn(2 * INNER, WIDTH, requires_grad=True), torch.randn(WIDTH, INNER, requires_grad=True), "swiglu"),
+            "gated_mlp": (x, torch.randn(INNER, WIDTH, requires_grad=True), torch.randn(INNER, WIDTH), torch.randn(WIDTH, INNER, requires_grad=True),
+                          "swiglu"),
+            "linear": (x, torch.randn(INNER, WIDTH, requires_grad=True)),
             "moe_experts": (x, *stack, index_of(32), torch.rand(32, TOP_K, requires_grad=True), "swiglu"),
             "grouped_linear": (x, torch.randn(2, 40, WIDTH, requires_grad=True), torch.tensor([0, 7, 32], dtype=torch.int32)),
             "rope": (x, torch.rand(32, 16), 16),
@@ -232,7 +238,7 @@ class Torch(unittest.TestCase):
         self.assertLessEqual(counter.frame_count, 2)
 
     def test_a_forked_child_computes_on_one_thread(self):
-        case = cases()[4]
+        case = next(case for case in cases() if case.name == "moe_experts")
         want = run(case.ours, case.tensors)[0]
         child = os.fork()
         if child == 0:

@@ -28,6 +28,9 @@ OPS = (
        rows=("x", "residual"), gradients=("x", "weight", "residual"), saved_outputs=(0,)),
     Op("swiglu", ("gate", "up"), (), _like, rows=("gate", "up"), gradients=("gate", "up")),
     Op("mlp", ("x", "gate_up", "down"), ("str activation",), _like, rows=("x",), gradients=("x", "gate_up", "down"), casts=("x",)),
+    Op("gated_mlp", ("x", "gate", "up", "down"), ("str activation",), _like, rows=("x",), gradients=("x", "gate", "up", "down"), casts=("x",)),
+    Op("linear", ("x", "weight"), (), lambda x, weight: [((x.shape[0], weight.shape[0]), x.dtype)], rows=("x",), gradients=("x", "weight"),
+       casts=("x",)),
     Op("moe_experts", ("x", "gate_up", "down", "index", "weights"), ("str activation",), _like, rows=("x", "index", "weights"),
        gradients=("x", "gate_up", "down", "weights"), casts=("x",)),
     Op("grouped_linear", ("x", "weight", "offsets"), (), lambda x, weight, *_: [((x.shape[0], weight.shape[1]), x.dtype)], rows=("x",),
@@ -91,6 +94,16 @@ def _activation(op: str, name: str) -> str:
 def mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, activation: str = "silu") -> Tensor:
     """down of activation(gate of x) * up of x. x [..., H]; gate_up [2F, H], gate first; down [H, F]; like x."""
     return cast(Tensor, _call("mlp", (_rows(x), gate_up, down), _activation("mlp", activation))[0].view(x.shape))
+
+
+def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, *, activation: str = "silu") -> Tensor:
+    """The same with gate and up [F, H] apart."""
+    return cast(Tensor, _call("gated_mlp", (_rows(x), gate, up, down), _activation("gated_mlp", activation))[0].view(x.shape))
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x [..., H] times the transpose of weight [N, H]; [..., N], like x."""
+    return cast(Tensor, _call("linear", (_rows(x), weight))[0].view(*x.shape[:-1], weight.shape[0]))
 
 
 def moe_experts(x: Tensor, gate_up: Tensor, down: Tensor, index: Tensor, weights: Tensor, *, activation: str = "silu") -> Tensor:

@@ -8,7 +8,9 @@ class LayerBuilder;
 
 void add_rms_norm(LayerBuilder& b);
 void attention(LayerBuilder& b);
+void gated_mlp(LayerBuilder& b);
 void grouped_linear(LayerBuilder& b);
+void linear(LayerBuilder& b);
 void linear_cross_entropy(LayerBuilder& b);
 void mlp(LayerBuilder& b);
 void moe_experts(LayerBuilder& b);

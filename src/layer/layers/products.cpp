@@ -59,6 +59,30 @@ void mlp(LayerBuilder& b) {
   b.output(b.op("linear", {inner, b.weight("down")}, b.output_dtype("x")), "y", b.dtype("x"));
 }
 
+void gated_mlp(LayerBuilder& b) {
+  for (const char* weight : {"gate", "up"}) {
+    b.same_dim(weight, 0, "down", 1);
+    b.same_dim(weight, 1, "x", 1);
+  }
+  b.same_dim("down", 0, "x", 1);
+  const spec::Attributes activation = b.activation();
+  if (!spec::is_gated(spec::activation_of(activation)))
+    b.fail("expected an activation of gate and up, got '" + b.word("activation", "") + "'");
+  b.begin("mlp");
+  const ir::ValueId x = b.rounded("x");
+  const ir::ValueId gate = b.op("linear", {x, b.weight("gate")}),
+                    up = b.op("linear", {x, b.weight("up")});
+  const ir::ValueId inner = b.op("activation", {gate, up}, activation, "activation");
+  b.output(b.op("linear", {inner, b.weight("down")}, b.output_dtype("x")), "y", b.dtype("x"));
+}
+
+void linear(LayerBuilder& b) {
+  b.same_dim("weight", 1, "x", 1);
+  b.begin("linear");
+  const ir::ValueId x = b.rounded("x");
+  b.output(b.op("linear", {x, b.weight("weight")}, b.output_dtype("x")), "y", b.dtype("x"));
+}
+
 void moe_experts(LayerBuilder& b) {
   b.same_dim("gate_up", 2, "x", 1);
   b.same_dim("down", 0, "gate_up", 0);
