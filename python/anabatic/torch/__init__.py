@@ -1,11 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anabatic's operators for PyTorch. Importing it registers names and changes nothing."""
+"""Anabatic's operators in PyTorch. Importing it registers names and changes nothing.
+
+    import anabatic.torch
+
+    report = anabatic.torch.adapt(model)    # prints what was adapted, what was not, and why
+    optimizer = anabatic.torch.AdamW(model.parameters())
+    anabatic.torch.restore(model)
+
+`from_pretrained(..., experts_implementation="anabatic", attn_implementation="anabatic")` works once this is imported.
+"""
 try:
     import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise ImportError("anabatic.torch needs PyTorch, which is not installed: pip install torch") from error
+except ImportError as _error:
+    raise ImportError("[torch] expected PyTorch, got none; pip install torch") from _error
 
 from . import nn, ops, optim
+from ._adapt import adapt, restore
+from ._registry import register as _register
+from ._report import AdaptReport
 from .optim import AdamW
 
-__all__ = ["AdamW", "nn", "ops", "optim"]
+_register()
+
+__all__ = ["AdamW", "AdaptReport", "adapt", "nn", "ops", "optim", "restore"]

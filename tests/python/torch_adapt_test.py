@@ -1,0 +1,545 @@
+# SPDX-License-Identifier: Apache-2.0
+"""adapt and restore: models of transformers with our operators compute what they did before, and copies and files of them too."""
+import contextlib
+import copy
+import inspect
+import io
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+from torch import nn
+from torch_tiny import CALLS, FAMILIES, HERE, Case, adapt, alike, batch, build, calls, choices, step, whole  # before anabatic.torch
+
+import anabatic as ab
+import anabatic.torch
+import tolerance
+from anabatic.torch import _attention, _modules
+from transformers import AutoModelForCausalLM
+
+
+class Families(Case):
+    def check(self, name):
+        model = build(name)
+        adapted = copy.deepcopy(model)
+        report = adapt(adapted)
+        kinds = {kind: alike(model, adapted, kind) for kind in ("plain", "left", "right", "packed")}
+        before = {kind: step(model, inputs) for kind, inputs in kinds.items()}
+        torchs = {kind: step(model, inputs, autocast=True) for kind, inputs in kinds.items()}
+        model = adapted
+        for kind, inputs in kinds.items():
+            calls.clear()
+            after = step(model, inputs)
+            self.assert_calls(name, kind)
+            self.assert_near(after, before[kind], what=f"{name} {kind}")
+            fused = report.is_adapted("loss")
+            self.assertEqual(after[0].get("logits") is None, fused)
+            if FAMILIES[name].get("output_router_logits"):
+                self.assertEqual(len(after[0].router_logits), len(before[kind][0].router_logits))
+                self.assertGreater(len(after[0].router_logits), 0)
+                self.assertLessEqual(tolerance.relative_error(after[0].aux_loss, before[kind][0].aux_loss),
+                                     tolerance.parity_bounds(2, 32, torch.float32)["logits"])
+            calls.clear()
+            ours = step(model, inputs, autocast=True)
+            self.assert_calls(name, f"{kind} autocast")
+            names = list(before[kind][1])
+            exact = whole(before[kind][1], names)
+            error = tolerance.relative_error(whole(ours[1], names), exact)
+            allowed = 1.25 * tolerance.relative_error(whole(torchs[kind][1], names), exact)
+            self.assertLessEqual(error, allowed, f"{name} {kind} under autocast")
+        self.assertEqual({part: dict(reasons) for part, reasons in report.calls.items() if reasons}, {})
+        return report
+
+    def test_llama(self):
+        self.assert_adapted(self.check("llama"), "attention", "norms", "mlp", "loss")
+
+    def test_mixtral(self):
+        self.assert_adapted(self.check("mixtral"), "experts", "attention", "norms", "loss")
+
+    def test_qwen3_moe(self):
+        self.assert_adapted(self.check("qwen3_moe"), "experts", "attention", "norms", "mlp", "loss")
+
+    def test_qwen2_moe(self):
+        self.assert_adapted(self.check("qwen2_moe"), "experts", "attention", "norms", "mlp", "loss")
+
+    def test_olmoe(self):
+        self.assert_adapted(self.check("olmoe"), "experts", "attention", "norms", "loss")
+
+    def test_deepseek_v3(self):
+        self.assert_adapted(self.check("deepseek_v3"), "experts", "attention", "norms", "mlp", "loss")
+
+    def test_gpt_oss_keeps_its_experts(self):
+        report = self.check("gpt_oss")
+        self.assert_adapted(report, "attention", "norms", "loss")
+        self.assertEqual([row.reason for row in report.part("experts")], ["its weights are transposed"])
+
+    def test_gemma2_keeps_all_but_its_norms(self):
+        report = self.check("gemma2")
+        self.assert_adapted(report, "norms")
+        reasons = {part: report.part(part)[0].reason for part in ("attention", "mlp", "loss")}
+        self.assertEqual(reasons["attention"], "a soft cap")
+        self.assertIn("activation", reasons["mlp"])
+        self.assertEqual(reasons["loss"], "the model changes its logits between head and loss")
+
+    def test_bfloat16_parameters(self):
+        wide, model = build("qwen3_moe"), build("qwen3_moe").bfloat16()
+        adapted = copy.deepcopy(model)
+        adapt(adapted)
+        for seed in range(40):
+            inputs = batch("left", seed=seed)
+            runs = [choices(each, inputs, False) for each in (wide, model, adapted)]
+            if all(torch.equal(*pair) for run in runs[1:] for pair in zip(run, runs[0])):
+                break
+        exact, theirs = step(wide, inputs), step(model, inputs)
+        calls.clear()
+        ours = step(adapted, inputs)
+        self.assert_calls("qwen3_moe")
+        names = list(exact[1])
+        error, allowed = (tolerance.relative_error(whole(found[1], names), whole(exact[1], names)) for found in (ours, theirs))
+        self.assertLessEqual(error, 1.25 * allowed)
+        self.assertEqual({gradient.dtype for gradient in ours[1].values()}, {torch.bfloat16})
+
+    def test_tied_head_and_sliding_window(self):
+        model = build("mixtral", tie_word_embeddings=True, sliding_window=8)
+        before = step(model, batch())
+        adapt(model)
+        calls.clear()
+        self.assert_near(step(model, batch()), before)
+        self.assert_calls("mixtral")
+
+
+class Report(Case):
+    def test_is_a_value_and_a_table(self):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        self.addCleanup(os.environ.pop, "OMP_WAIT_POLICY")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            report = anabatic.torch.adapt(build("qwen3_moe"))
+        self.assertEqual(printed.getvalue().strip(), str(report))
+        self.assertIn("OMP_WAIT_POLICY: PASSIVE", str(report))
+        self.assertIn("model.layers.*.mlp.experts", str(report))
+        self.assertAlmostEqual(sum(row.share for row in report.rows), 1.0)
+        self.assertTrue(all(row.adapted or row.reason for row in report.rows), report)
+        experts, = report.part("experts")
+        self.assertEqual((experts.count, experts.adapted), (1, True))
+
+    def test_counts_flops(self):
+        model = build("mixtral")
+        report = adapt(model)
+        pairs = 7 * (8 + 8) * 4 * 513 / 2 * 2
+        experts = 6 * 2 * 2 * (3 * 24 * 32)
+        total = pairs + experts + 6 * (96 * 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32))
+        self.assertAlmostEqual(report.part("experts")[0].share, experts / total)
+        self.assertAlmostEqual(report.part("attention")[0].share, pairs / total)
+
+    def test_only_selects_parts(self):
+        for part in ("experts", "attention", "norms", "mlp", "loss"):
+            model = build("qwen3_moe")
+            before = step(model, batch("left"))
+            report = adapt(model, only=part)
+            self.assertEqual({row.part for row in report.rows}, {part, "other"} if part != "norms" else {"norms", "other"})
+            calls.clear()
+            self.assert_near(step(model, batch("left")), before)
+            self.assertEqual(set(calls), {{"experts": "moe_experts", "norms": "rms_norm", "loss": "linear_cross_entropy"}.get(part, part)})
+        with self.assertRaisesRegex(ab.InvalidArgument, r"expected only= to name some of .*, got 'norm'"):
+            adapt(build("llama"), only=["norm"])
+
+    def test_strict_refuses_experts_that_stay_and_changes_nothing(self):
+        model = build("gpt_oss")
+        classes = [type(module) for module in model.modules()]
+        with self.assertRaisesRegex(ab.Unsupported, r"\[adapt\] expected to adapt all experts"):
+            adapt(model, strict=True)
+        self.assertEqual([type(module) for module in model.modules()], classes)
+        self.assertEqual(model.config._attn_implementation, "eager")
+        self.assertTrue(adapt(build("mixtral"), strict=True))
+
+    def test_nothing_to_adapt_is_an_error(self):
+        with self.assertRaisesRegex(ab.Unsupported, "got none that can be adapted"):
+            adapt(nn.Sequential(nn.Linear(3, 3)))
+        with self.assertRaisesRegex(ab.Unsupported, "changes its logits"):
+            adapt(build("gemma2"), only="loss")
+
+    def test_twice_changes_nothing(self):
+        model = build("qwen3_moe")
+        first = adapt(model)
+        classes, hooks = [type(module) for module in model.modules()], len(model._forward_hooks)
+        second = adapt(model)
+        self.assertEqual(second.rows, first.rows)
+        self.assertEqual([type(module) for module in model.modules()], classes)
+        self.assertEqual(len(model._forward_hooks), hooks)
+        calls.clear()
+        step(model, batch())
+        self.assert_calls("qwen3_moe")
+
+    def test_parts_one_after_the_other(self):
+        model = build("qwen3_moe")
+        before = step(model, batch("left"))
+        for part in ("norms", "loss", "experts", "mlp", "attention"):
+            adapt(model, only=part)
+        calls.clear()
+        step(model, batch("left"))
+        self.assert_calls("qwen3_moe")
+        anabatic.torch.restore(model)
+        self.assertTrue(all(torch.equal(value, before[1][name]) for name, value in step(model, batch("left"))[1].items()))
+
+
+class WrongRMSNorm(nn.Module):
+    """A norm that takes the mean off."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width))
+        self.eps = 1e-6
+
+    def forward(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class LimitedMlp(nn.Module):
+    """An MLP whose limit shows only where values are large."""
+
+    def __init__(self, width, hidden, drop=0.0, limit=7.0):
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+        self.act_fn = nn.SiLU()
+        self.drop, self.limit = drop, limit
+
+    def forward(self, x):
+        hidden = self.act_fn(self.gate_proj(x).clamp(max=self.limit)) * self.up_proj(x)
+        return self.down_proj(nn.functional.dropout(hidden, self.drop, self.training))
+
+
+class Proof(Case):
+    def test_leaves_alone_what_computes_something_else(self):
+        good = nn.RMSNorm(16)
+        model = nn.ModuleDict({"good": good, "wrong": WrongRMSNorm(16), "limited": LimitedMlp(16, 24), "plain": LimitedMlp(16, 24, limit=1e9),
+                               "dropping": LimitedMlp(16, 24, drop=0.5, limit=1e9)})
+        for name in ("limited", "dropping"):
+            with self.assertRaisesRegex(ab.Unsupported, "is off by"):
+                adapt(model[name])
+        report = adapt(nn.ModuleDict({name: model[name] for name in ("good", "wrong", "plain")}))
+        self.assertEqual({row.modules: row.adapted for row in report.rows if row.part != "other"}, {"good": True, "wrong": False, "plain": True})
+        self.assertIn("is off by", next(row.reason for row in report.rows if row.modules == "wrong"))
+        self.assertTrue(_modules.is_swapped(good))
+
+    def test_leaves_no_trace(self):
+        model = build("mixtral")
+        seen = []
+        for module in model.modules():
+            module.register_forward_hook(lambda *_: seen.append(1))
+        state = torch.get_rng_state()
+        adapt(model)
+        self.assertEqual((seen, torch.equal(torch.get_rng_state(), state)), ([], True))
+        self.assertTrue(all(value.grad is None and value.requires_grad for value in model.parameters()))
+        self.assertTrue(all(module.training for module in model.modules()))
+
+    def test_a_gate_of_its_own_is_refused(self):
+        model = build("mixtral")
+        experts = model.model.layers[0].mlp.experts
+        kind = type(experts)
+        experts.__class__ = type("GatedExperts", (kind,), {"_apply_gate": lambda self, x: kind._apply_gate(self, x) * 2})
+        report = adapt(model)
+        self.assertEqual(sorted(row.reason for row in report.part("experts")), ["", "it has a gate of its own"])
+
+
+class Attention(Case):
+    def test_ranges_of_masks(self):
+        place = torch.arange(6)
+        causal = place <= place[:, None]
+        begin, end = _attention.ranges_of(causal[None, None])
+        self.assertEqual((begin.tolist(), end.tolist()), ([[0] * 6], [[1, 2, 3, 4, 5, 6]]))
+        window = causal & (place > place[:, None] - 2)
+        self.assertEqual(_attention.ranges_of(window[None, None])[0].tolist(), [[0, 0, 1, 2, 3, 4]])
+        padded = causal & (place >= 2)
+        begin, end = _attention.ranges_of(padded[None, None])
+        self.assertEqual((end - begin).tolist(), [[0, 0, 1, 2, 3, 4]])
+        self.assertEqual(begin.dtype, torch.int32)
+        holed = causal.clone()
+        holed[5, 2] = False
+        self.assertIsNone(_attention.ranges_of(holed[None, None]))
+        both = torch.stack([causal, padded])[:, None]
+        self.assertEqual(_attention.ranges_of(both)[0].shape, (2, 6))
+
+    def test_calls_that_go_to_torch_are_counted(self):
+        model = build("llama")
+        inputs = batch()
+        mask = torch.ones(20, 20, dtype=torch.bool).tril()[None, None].repeat(2, 1, 1, 1)
+        mask[:, :, 10:, 3] = False
+        before = step(model, inputs | {"attention_mask": mask})
+        report = adapt(model, only="attention")
+        calls.clear()
+        self.assert_near(step(model, inputs | {"attention_mask": mask}), before)
+        self.assertEqual((calls["attention"], dict(report.calls["attention"])), (0, {"a row of the mask is no range of keys": 2}))
+        self.assertIn("2 calls went to PyTorch: a row of the mask is no range of keys", str(report))
+
+    def test_dropout_goes_to_torch(self):
+        model = build("llama", attention_dropout=0.5)
+        report = adapt(model, only="attention")
+        calls.clear()
+        step(model, batch())
+        self.assertEqual((calls["attention"], report.calls["attention"]["dropout"]), (0, 2))
+        model.eval()(**batch())
+        self.assertEqual(calls["attention"], 2)
+
+    def test_sinks_keep_their_meaning_where_torch_computes(self):
+        model = build("gpt_oss", output_router_logits=False).eval()
+        mask = torch.ones(20, 20, dtype=torch.bool).tril()[None, None].repeat(2, 1, 1, 1)
+        mask[:, :, 10:, 3] = False
+        additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+        inputs = {"input_ids": batch()["input_ids"]}
+        want = model(attention_mask={kind: additive for kind in ("full_attention", "sliding_attention")}, **inputs).logits
+        report = adapt(model, only="attention")
+        got = model(attention_mask={kind: mask for kind in ("full_attention", "sliding_attention")}, **inputs).logits
+        self.assertLessEqual(tolerance.relative_error(got, want), tolerance.parity_bounds(2, 32, torch.float32)["logits"])
+        self.assertEqual(sum(report.calls["attention"].values()), 2)
+
+    def test_inference_mode_before_training(self):
+        model = build("llama")
+        before = step(model, batch("left")), step(model, batch())
+        adapt(model)
+        with torch.inference_mode():
+            model(**batch("left"))
+            model(**batch())
+        self.assert_near(step(model, batch("left")), before[0])
+        self.assert_near(step(model, batch()), before[1])
+
+    def test_generates_the_same_tokens(self):
+        model = build("qwen3_moe", output_router_logits=False).eval()
+        inputs = {name: batch("left")[name] for name in ("input_ids", "attention_mask")}
+        want = model.generate(**inputs, max_new_tokens=5, do_sample=False)
+        report = adapt(model)
+        calls.clear()
+        self.assertTrue(torch.equal(model.generate(**inputs, max_new_tokens=5, do_sample=False), want))
+        self.assertEqual(calls["attention"], 2)
+        self.assertEqual(dict(report.calls["attention"]), {"keys of a cache": 8})
+
+
+class Loss(Case):
+    def setUp(self):
+        self.model = build("llama")
+        self.before = self.model(**batch())
+        adapt(self.model, only="loss")
+        calls.clear()
+
+    def test_options_of_the_loss(self):
+        inputs = batch()
+        shifted = nn.functional.pad(inputs["labels"], (0, 1), value=-100)[..., 1:].contiguous()
+        other = inputs["labels"].masked_fill(torch.arange(20) < 5, 7)
+        for options in ({"num_items_in_batch": 17}, {"num_items_in_batch": torch.tensor(17)}, {"shift_labels": shifted},
+                        {"labels": other, "ignore_index": 7}):
+            plain = build("llama")
+            self.assert_near(step(self.model, inputs | options), step(plain, inputs | options), what=str(options))
+        self.assertEqual(calls["linear_cross_entropy"], 4)
+
+    def test_no_label_at_all(self):
+        inputs = batch() | {"labels": torch.full((2, 20), -100)}
+        got, want = self.model(**inputs).loss, build("llama")(**inputs).loss
+        self.assertEqual(torch.isnan(got), torch.isnan(want))
+
+    def test_logits_are_there_where_they_are_asked_for(self):
+        inputs = batch()
+        for output in (self.model.eval()(**inputs), self.model.train()(input_ids=inputs["input_ids"])):
+            self.assertLessEqual(tolerance.relative_error(output.logits, self.before.logits), tolerance.parity_bounds(2, 32, torch.float32)["logits"])
+        with torch.no_grad():
+            self.assertIsNotNone(self.model(**inputs).logits)
+        self.assertEqual(self.model(**inputs, return_dict=False)[1].shape, (2, 20, 96))
+        self.assertEqual(calls["linear_cross_entropy"], 0)
+        with self.assertRaises(Exception):
+            self.model(**{**inputs, "labels": torch.zeros(3, 7, dtype=torch.long)})
+        calls.clear()
+        self.assertIsNotNone(self.model(input_ids=inputs["input_ids"]).logits)
+        self.assertEqual(calls["linear_cross_entropy"], 0)
+        self.assertIsNone(self.model(**inputs).get("logits"))
+        self.assertEqual(calls["linear_cross_entropy"], 1)
+
+    def test_labels_by_position(self):
+        names = list(inspect.signature(self.model.forward).parameters)
+        inputs = batch()
+        output = self.model(*[inputs.get(name) for name in names[:names.index("labels") + 1]])
+        self.assertEqual((calls["linear_cross_entropy"], output.get("logits")), (1, None))
+
+    def test_a_head_with_more_tokens_is_another_head(self):
+        self.model.resize_token_embeddings(104)
+        self.assertIsNotNone(self.model(**batch()).logits)
+        self.assertEqual(calls["linear_cross_entropy"], 0)
+        adapt(self.model, only="loss")
+        calls.clear()
+        self.assertIsNone(self.model(**batch()).get("logits"))
+        self.assertEqual(calls["linear_cross_entropy"], 1)
+        anabatic.torch.restore(self.model)
+        self.assertIs(type(self.model.lm_head), nn.Linear)
+        self.assertEqual((len(self.model._forward_hooks), "_loss_function" in self.model.__dict__), (0, False))
+
+    def test_a_hook_on_the_head_sees_logits(self):
+        seen = []
+        self.model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[-1]))
+        self.model(**batch())
+        self.assertEqual((seen, calls["linear_cross_entropy"]), ([96], 0))
+
+    def test_changed_logits_are_refused(self):
+        for name, options in (("granite", dict(intermediate_size=48, logits_scaling=3.0)), ("cohere", dict(intermediate_size=48))):
+            FAMILIES[name] = options
+            model = build(name)
+            del FAMILIES[name]
+            before = step(model, batch())
+            report = adapt(model)
+            self.assertEqual(report.part("loss")[0].reason, "the model changes its logits between head and loss")
+            self.assert_adapted(report, "attention")
+            self.assert_near(step(model, batch()), before)
+
+
+class Copies(Case):
+    def test_deepcopy_follows(self):
+        model = build("qwen3_moe")
+        adapt(model)
+        other = copy.deepcopy(model)
+        want = step(other, batch("left"))
+        with torch.no_grad():
+            for value in model.parameters():
+                value.mul_(1.5)
+        calls.clear()
+        got = step(other, batch("left"))
+        self.assert_calls("qwen3_moe")
+        self.assert_near(got, want)
+        self.assertTrue(all(value.grad is None for value in model.parameters()))
+        anabatic.torch.restore(other)
+        self.assertFalse(any(_modules.is_swapped(module) for module in other.modules()))
+        calls.clear()
+        step(model, batch())
+        self.assert_calls("qwen3_moe")
+
+    def test_pickle_and_torch_save(self):
+        # Once router logits were recorded, transformers' own hooks cannot be pickled.
+        model = build("qwen3_moe", output_router_logits=False)
+        adapt(model)
+        want = step(model, batch("left"))
+        with tempfile.TemporaryDirectory() as scratch:
+            file = pathlib.Path(scratch) / "model.pt"
+            torch.save(model, file)
+            stored = torch.load(file, weights_only=False)
+            for other in (stored, pickle.loads(pickle.dumps(model))):
+                calls.clear()
+                self.assert_near(step(other, batch("left")), want)
+                self.assert_calls("qwen3_moe")
+            code = ("import sys; sys.path.insert(0, sys.argv[2]); import torch_tiny as t\n"
+                    "output, _ = t.step(t.torch.load(sys.argv[1], weights_only=False), t.batch('left'))\n"
+                    "print(repr(output.loss.item()), t.calls['moe_experts'], t.calls['rms_norm'])")
+            done = subprocess.run([sys.executable, "-c", code, file, HERE], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            loss, experts, norms = done.stdout.split()
+            self.assertAlmostEqual(float(loss), want[0].loss.item(), places=5)
+            self.assertEqual((experts, norms), ("1", "9"))
+
+    def test_save_pretrained_and_back(self):
+        model = build("qwen3_moe")
+        before = step(model, batch())
+        adapt(model)
+        with tempfile.TemporaryDirectory() as scratch:
+            model.save_pretrained(scratch)
+            self.assertNotIn("anabatic", (pathlib.Path(scratch) / "config.json").read_text())
+            plain = AutoModelForCausalLM.from_pretrained(scratch, experts_implementation="eager").train()
+            self.assertEqual([type(module) for module in plain.modules()], [type(module) for module in build("qwen3_moe").modules()])
+            again = step(plain, batch())
+            self.assertTrue(all(torch.equal(value, before[1][name]) for name, value in again[1].items()))
+            named = AutoModelForCausalLM.from_pretrained(scratch, experts_implementation="anabatic", attn_implementation="anabatic").train()
+            calls.clear()
+            self.assert_near(step(named, batch("left")), step(plain, batch("left")))
+            self.assertEqual(dict(calls), {"moe_experts": 1, "attention": 2})
+
+    def test_experts_by_name_go_to_grouped_mm_where_the_layout_is_another(self):
+        model = build("gpt_oss")
+        before = step(model, batch())
+        model.set_experts_implementation("anabatic")
+        calls.clear()
+        self.assert_near(step(model, batch()), before)
+        self.assertEqual(dict(calls), {})
+
+
+class Restore(Case):
+    def test_to_the_bit(self):
+        for name in FAMILIES:
+            model = build(name)
+            fresh = copy.deepcopy(model)
+            adapt(model)
+            step(model, batch("left"))
+            anabatic.torch.restore(model)
+            for (path, got), want in zip(model.named_modules(), fresh.modules()):
+                self.assertIs(type(got), type(want), path)
+                self.assertEqual({key for key in got.__dict__ if "anabatic" in key}, set(), path)
+                self.assertNotIn("forward", got.__dict__)
+            for attribute in ("_attn_implementation", "_experts_implementation"):
+                self.assertEqual(getattr(model.config, attribute), getattr(fresh.config, attribute))
+            self.assertIs(model.loss_function, fresh.loss_function)
+            calls.clear()
+            got, want = step(model, batch("left")), step(fresh, batch("left"))
+            self.assertEqual(sum(calls.values()), 0)
+            self.assertTrue(torch.equal(got[0].loss, want[0].loss) and torch.equal(got[0].logits, want[0].logits), name)
+            self.assertTrue(all(torch.equal(value, want[1][key]) for key, value in got[1].items()), name)
+
+    def test_of_a_model_that_was_not_adapted(self):
+        anabatic.torch.restore(build("llama"))
+
+    def test_after_a_parametrization_says_what_to_do(self):
+        model = build("llama")
+        adapt(model)
+        nn.utils.parametrize.register_parametrization(model.model.norm, "weight", nn.Identity())
+        calls.clear()
+        step(model, batch())
+        self.assertEqual(calls["rms_norm"], 5)
+        with self.assertRaisesRegex(ab.InvalidArgument, r"model\.norm: .*remove the parametrization"):
+            anabatic.torch.restore(model)
+        nn.utils.parametrize.remove_parametrizations(model.model.norm, "weight")
+        anabatic.torch.restore(model)
+
+
+class BadInput(Case):
+    def refused(self, model, text):
+        with self.assertRaisesRegex(ab.Unsupported, text):
+            adapt(model)
+
+    def test_names_the_parameter_and_what_was_expected(self):
+        expected = r"\[adapt\] {}: expected a parameter in float32 or bfloat16 on the CPU, got {}"
+        self.refused(build("llama").half(), expected.format(r"model\.embed_tokens\.weight", "float16; convert"))
+        self.refused(build("llama").double(), expected.format(r"model\.embed_tokens\.weight", "float64; convert"))
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(build("llama").config)
+        self.refused(model, expected.format(r"model\.embed_tokens\.weight", "one on the meta device, without values; load"))
+        model = build("llama")
+        model.model.norm.weight = nn.Parameter(torch.zeros(32, dtype=torch.int8), requires_grad=False)
+        self.refused(model, expected.format(r"model\.norm\.weight", r"a quantized one \(int8\); load"))
+
+    def test_quantized_layers(self):
+        model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4), nn.RMSNorm(4)), {nn.Linear})
+        self.refused(model, r"\[adapt\] 0: expected parameters in float32 or bfloat16, got a quantized Linear")
+
+    def test_dtensor(self):
+        from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
+        with tempfile.TemporaryDirectory() as scratch:
+            torch.distributed.init_process_group("gloo", init_method=f"file://{scratch}/store", rank=0, world_size=1)
+            try:
+                norm = nn.RMSNorm(4)
+                mesh = init_device_mesh("cpu", (1,))
+                norm.weight = nn.Parameter(DTensor.from_local(torch.ones(4), mesh, [Replicate()]))
+                self.refused(norm, r"\[adapt\] weight: .*got a DTensor; adapt whole models")
+            finally:
+                torch.distributed.destroy_process_group()
+
+    def test_what_is_no_module(self):
+        with self.assertRaisesRegex(ab.InvalidArgument, r"expected a torch\.nn\.Module, got str"):
+            adapt("model")
+
+    def test_import_without_torch_says_what_to_install(self):
+        code = "import sys; sys.modules['torch'] = None\nimport anabatic.torch"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertIn("ImportError: [torch] expected PyTorch, got none; pip install torch", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
