@@ -14,13 +14,14 @@ import unittest
 
 import torch
 from torch import nn
-from torch_tiny import CALLS, FAMILIES, HERE, Case, adapt, alike, batch, build, calls, choices, step, whole  # before anabatic.torch
+from torch_tiny import FAMILIES, HERE, SIZES, Case, adapt, alike, batch, build, calls, choices, step, whole  # before anabatic.torch
 
 import anabatic as ab
 import anabatic.torch
 import tolerance
 from anabatic.torch import _attention, _modules
-from transformers import AutoModelForCausalLM
+from transformers import (AutoModelForCausalLM, BertConfig, BertForMaskedLM, CLIPVisionConfig, GPT2Config, GPT2LMHeadModel, LlamaConfig,
+                          LlavaConfig, LlavaForConditionalGeneration)
 
 
 class Families(Case):
@@ -111,6 +112,73 @@ class Families(Case):
         calls.clear()
         self.assert_near(step(model, batch()), before)
         self.assert_calls("mixtral")
+
+
+class OtherModels(Case):
+    """Models that nothing here was written for: each is adapted where the proof lets it, and says why elsewhere."""
+
+    def near(self, model, inputs, **options):
+        model.train()
+        before = step(model, inputs)
+        report = adapt(model, **options)
+        calls.clear()
+        after = step(model, inputs)
+        bounds = tolerance.parity_bounds(2, 32, torch.float32)
+        self.assertLessEqual(tolerance.relative_error(after[0].loss.detach(), before[0].loss.detach()), bounds["logits"])
+        # All gradients as one: that of an encoder's bias of keys is zero but for rounding.
+        names = list(before[1])
+        self.assertLessEqual(tolerance.relative_error(whole(after[1], names), whole(before[1], names)), bounds["gradient"])
+        self.assertTrue(all(row.adapted or row.reason for row in report.rows), report)
+        self.assertAlmostEqual(sum(row.share for row in report.rows), 1.0)
+        return report
+
+    def test_an_encoder(self):
+        config = BertConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        report = self.near(BertForMaskedLM(config), batch("right"))
+        self.assert_adapted(report, "attention")
+        self.assertEqual((calls["attention"], report.part("loss")[0].reason), (2, "its head has a bias"))
+
+    def test_linear_layers_under_another_name_count(self):
+        config = GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0,
+                            bos_token_id=1, eos_token_id=2)
+        report = self.near(GPT2LMHeadModel(config), batch())
+        self.assert_adapted(report, "attention", "loss")
+        self.assertGreater(report.part("other")[0].share, 0.1)
+
+    def test_experts_with_a_forward_of_their_own_stay(self):
+        FAMILIES["llama4_text"] = dict(intermediate_size=48, intermediate_size_mlp=48, num_local_experts=4, head_dim=8)
+        model = build("llama4_text")
+        del FAMILIES["llama4_text"]
+        report = self.near(model, batch())
+        self.assertEqual([row.reason for row in report.part("experts")], ["it does not ask the registry of transformers"])
+        with self.assertRaises(ab.Unsupported):
+            adapt(copy.deepcopy(model), strict=True)
+
+    def test_a_vision_tower_keeps_its_attention(self):
+        text = LlamaConfig(**SIZES, intermediate_size=48)
+        vision = CLIPVisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, image_size=8, patch_size=4)
+        model = LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_id=95))
+        inputs = batch()
+        inputs["input_ids"] = inputs["input_ids"].clamp(max=94)
+        report = self.near(model, inputs)
+        self.assertEqual({row.modules: row.adapted for row in report.part("attention")},
+                         {"model.language_model.layers.*.self_attn": True, "model.vision_tower.encoder.layers.*.self_attn": False})
+        self.assertEqual([model.config.text_config._attn_implementation, model.config.vision_config._attn_implementation], ["anabatic", "sdpa"])
+        anabatic.torch.restore(model)
+        self.assertEqual(model.config.text_config._attn_implementation, "sdpa")
+
+    def test_two_models_in_one_module(self):
+        with self.assertRaisesRegex(ab.InvalidArgument, "expected one model, got policy and reference in a ModuleDict; adapt each"):
+            adapt(nn.ModuleDict({"policy": build("llama"), "reference": build("llama")}))
+
+    def test_another_default_type_and_autocast_outside(self):
+        model = build("mixtral")
+        torch.set_default_dtype(torch.bfloat16)
+        self.addCleanup(torch.set_default_dtype, torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
+            report = adapt(model)
+        self.assert_adapted(report, "experts", "attention", "norms", "loss")
 
 
 class Report(Case):

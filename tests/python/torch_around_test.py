@@ -43,6 +43,34 @@ class Around(Case):
             want = (parts[0][name] + parts[1][name]) / 2
             self.assertLessEqual(tolerance.relative_error(gradient, want), tolerance.parity_bounds(2, 32, torch.float32)["gradient"], name)
 
+    def test_adapted_inside_a_wrapper(self):
+        model = build("mixtral")
+        before = step(model, batch())
+        report = adapt(nn.Sequential(nn.ModuleDict({"model": model})))
+        self.assertEqual(report.part("experts")[0].modules, "*.model.model.layers.*.mlp.experts")
+        calls.clear()
+        self.assert_near(step(model, batch()), before)
+        self.assert_calls("mixtral")
+
+    @unittest.skipUnless(importlib.util.find_spec("trl"), "trl is not installed")
+    def test_a_loss_that_trl_fuses_itself(self):
+        from trl.trainer.utils import add_fused_lm_head
+        inputs = batch("left") | {"fused_lm_head": True}
+        plain = build("qwen3_moe")
+        add_fused_lm_head(plain)
+        want = step(plain, inputs)
+        for order in ("before", "after"):
+            model = build("qwen3_moe")
+            if order == "before":
+                adapt(model)
+            add_fused_lm_head(model)
+            if order == "after":
+                adapt(model)
+            calls.clear()
+            got = step(model, inputs)
+            self.assert_near(got, want)
+            self.assertEqual((calls["linear_cross_entropy"], calls["moe_experts"], got[0].keys()), (0, 1, want[0].keys()), order)
+
     def test_checkpointing_recomputes_the_same(self):
         for reentrant in (False, True):
             model = build("qwen3_moe", output_router_logits=False)

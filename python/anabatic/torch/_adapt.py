@@ -33,7 +33,8 @@ def adapt(model: nn.Module, only: str | Iterable[str] | None = None, strict: boo
     parts = _parts_of(only)
     _check(model)
     work = _Work(model, parts)
-    work.decide()
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+        work.decide()
     report = work.report()
     missing = [row for row in report.rows if row.part == "experts" and not row.adapted]
     if strict and missing:
@@ -123,7 +124,7 @@ class _Work:
         if has_experts():
             from . import _experts
             return _experts.is_experts(module)
-        return isinstance(module, nn.ModuleList) and len(module) > 1 and all(_modules.is_mlp(child) for child in module)
+        return _modules.is_list_of_experts(module) or _modules.is_stack_of_experts(module)
 
     def _has_loss(self) -> bool:
         if not self._is_transformers or "loss" not in self._record.parts:
@@ -187,6 +188,10 @@ class _Work:
             pairs = (_SEQUENCE + 1) / 2
             self._flops[module] = 7.0 * found.width * found.heads * pairs
         self._add("attention", modules, lambda module: first)
+        configs = {id(getattr(module, "config", None)) for module in modules}
+        others = [module for module in self._names if type(module).__name__.endswith("Attention") and module not in modules
+                  and id(getattr(module, "config", None)) not in configs and not any(child in modules for child in module.modules())]
+        self._add("attention", others, lambda module: "it did not ask the registry of transformers in a run on tokens alone")
 
     def _decide_norms(self) -> None:
         self._decide_swaps("norms", _modules.is_norm, _modules.norm_refusal, _modules.prove_norm,
@@ -275,7 +280,7 @@ class _Work:
                 elif group.part in ("mlp", "loss"):
                     flops[module] = 6.0 * sum(_weights(child) for child in module.modules())
         others: dict[nn.Module, float] = {
-            module: 6.0 * _weights(module) for module in self._names if isinstance(module, nn.Linear) and module not in covered
+            module: 6.0 * _weights(module) for module in self._names if _weights(module) and module not in covered
         }
         for module in self._names:
             if module not in covered and module not in self._listed and not isinstance(module, nn.ModuleList) and self._is_experts(module):
@@ -299,6 +304,7 @@ class _Work:
             self._target.set_experts_implementation(NAME)
         if "attention" in new:
             self._target.set_attn_implementation(NAME)
+            self._keep_attention_of_others()
         if "loss" in done and not self._has_loss():
             from . import _loss
             _loss.FusedLoss(self._target)
@@ -312,6 +318,17 @@ class _Work:
                     module.__dict__[_COUNTER] = counter
         self._record.parts |= done
         self._target.__dict__[_RECORD] = self._record
+
+
+    def _keep_attention_of_others(self) -> None:
+        """Gives models inside the outermost one back what they had where their attention was not proved, as a vision tower's."""
+        proved = {id(getattr(module, "config", None)) for group in self._groups if group.part == "attention" and not group.reason
+                  for module in group.modules}
+        names = dict(self._target.named_modules())
+        for name, (attention, _) in self._record.implementations.items():
+            config: Any = names[name].config
+            if config is not self._target.config and id(config) not in proved:
+                config._attn_implementation_internal = attention
 
 
 @dataclass
@@ -341,19 +358,20 @@ def _run_probe(target: Any, wants_attention: bool, wants_loss: bool) -> _ProbeRe
         module.training = False
         if _is_pretrained(module):
             module.config._attn_implementation_internal = NAME if not result.attention_reason else before
+            module.config._experts_implementation_internal = "eager"  # the fastest for a few tokens
             if isinstance(getattr(module.config, "sliding_window", None), int):
                 module.config.sliding_window = min(module.config.sliding_window, 5)  # so that 12 tokens show it
     probe = _attention.Probe(before)
     loss = _loss.LossProbe(shadow) if wants_loss else None
-    embedding = target.get_input_embeddings()
-    count = int(getattr(embedding, "num_embeddings", 0) or embedding.weight.shape[0])
-    tokens = torch.randint(0, count, (2, 12), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, _vocabulary(target), (2, 12), generator=torch.Generator().manual_seed(0))
     padding = torch.ones(2, 12, dtype=torch.long)
     padding[0, :4] = 0
     def run(**options: Any) -> str:
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad(), _attention.probing(probe):
                 shadow(input_ids=tokens, use_cache=False, **options)
+        except _attention.Enough:
+            return ""
         except Exception as error:
             return f"the model does not run on a small input: {_failure(error)}"
         return ""
@@ -366,10 +384,18 @@ def _run_probe(target: Any, wants_attention: bool, wants_loss: bool) -> _ProbeRe
     if loss is None or failure:
         failure = run()
     if wants_attention:
+        probe.ends_early = True
         failure = failure or run(attention_mask=padding)
     result.attention_reason = result.attention_reason or failure
     result.attention = {names[module]: seen for module, seen in probe.seen.items()}
     return result
+
+
+def _vocabulary(target: Any) -> int:
+    try:
+        return int(target.get_input_embeddings().weight.shape[0])
+    except (AttributeError, NotImplementedError):
+        return 2
 
 
 def _guarded(prove: Callable[[], str]) -> str:
@@ -385,7 +411,9 @@ def _failure(error: Exception) -> str:
 
 
 def _weights(module: nn.Module) -> int:
-    return module.weight.numel() if isinstance(module, nn.Linear) else 0
+    """Parameters of a linear layer, which GPT-2 calls Conv1D; 0 for all else."""
+    is_linear = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    return int(module.weight.numel()) if is_linear else 0  # type: ignore[union-attr, operator]
 
 
 def _join(prefix: str, name: str) -> str:
@@ -424,6 +452,11 @@ def _check(model: Any) -> None:
         got, hint = _unreadable(parameter)
         if got:
             raise Unsupported(f"[adapt] {name}: expected a parameter in float32 or bfloat16 on the CPU, got {got}; {hint}")
+    models = [(name, module) for name, module in model.named_modules() if _is_pretrained(module)]
+    inside = {id(module) for _, module in models[:1] for module in module.modules()}
+    for name, module in models:
+        if id(module) not in inside:
+            raise InvalidArgument(f"[adapt] expected one model, got {models[0][0]} and {name} in a {type(model).__name__}; adapt each")
     config = getattr(_outermost(model), "config", None)
     if getattr(config, "quantization_config", None) is not None:
         raise Unsupported("[adapt] expected parameters in float32 or bfloat16, got a model with a quantization_config; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,16 +37,18 @@ def register(name: str) -> None:
 def mask(*arguments: Any, **options: Any) -> Tensor | None:
     """What transformers' registry of masks holds: None for plain causal attention, else bool [B, 1, S, S]."""
     made: Tensor | None = sdpa_mask(*arguments, **options)
-    if _probe is not None:
-        _probe.remember_mask(made, arguments, options)
+    probe = _active_probe()
+    if probe is not None:
+        probe.remember_mask(made, arguments, options)
     return made
 
 
 def forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
             scaling: float | None = None, is_causal: bool | None = None, **options: Any) -> tuple[Tensor, Tensor | None]:
     """What transformers' registry holds: query [B, heads, S, width] -> [B, S, heads, width of value]."""
-    if _probe is not None:
-        return _probe.compare(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options)
+    probe = _active_probe()
+    if probe is not None:
+        return probe.compare(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options)
     why = _refusal(module, query, key, value, attention_mask, dropout, options)
     ranges = None if why else _ranges(module, query, attention_mask, is_causal)
     if ranges is None:
@@ -72,7 +75,8 @@ def _refusal(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, atten
             return text
     if key.shape[2] != query.shape[2]:
         return "keys of a cache"
-    if attention_mask is not None and (attention_mask.dtype != torch.bool or attention_mask.ndim != 4 or attention_mask.shape[1] != 1):
+    if attention_mask is not None and (attention_mask.dtype != torch.bool or attention_mask.ndim != 4 or attention_mask.shape[1] != 1
+                                       or attention_mask.shape[2:] != (query.shape[2], key.shape[2])):
         return "a mask that is not bool [B, 1, S, S]"
     if query.dtype not in _DTYPES or value.dtype not in _DTYPES or query.device.type != "cpu":
         return f"{str(query.dtype).removeprefix('torch.')} on {query.device.type}"
@@ -171,6 +175,10 @@ class Seen:
     refusals: list[str] = field(default_factory=list)
 
 
+class Enough(Exception):
+    """A shadow has shown all that there is to see."""
+
+
 class Probe:
     """Compares the operator with what a model used before, call by call, while a shadow of the model runs.
 
@@ -180,7 +188,8 @@ class Probe:
     def __init__(self, before: str | None) -> None:
         self._before = before or "sdpa"
         self._masks: list[tuple[Tensor | None, Tensor | None]] = []
-        self._done: set[Any] = set()
+        self._done: set[tuple[Any, bool]] = set()  # kinds of calls, and whether they had a mask
+        self.ends_early = False  # raises Enough once each kind of call was seen with a mask
         self.seen: dict[nn.Module, Seen] = {}
 
     def remember_mask(self, made: Tensor | None, arguments: Any, options: dict[str, Any]) -> None:
@@ -201,13 +210,15 @@ class Probe:
         if why or ranges is None:
             record.refusals.append(why or "a row of its mask is no range of keys")
         else:
-            shape = (type(module), query.shape, key.shape, value.shape, attention_mask is None, sinks is None, options.get("sliding_window"),
-                     query.dtype, options.get("scaling"))
-            if shape not in self._done:
-                self._done.add(shape)
+            kind = (type(module), query.shape, key.shape, value.shape, sinks is None, options.get("sliding_window"), query.dtype,
+                    options.get("scaling"))
+            if (kind, attention_mask is not None) not in self._done:
+                self._done.add((kind, attention_mask is not None))
                 why = self._prove(module, old, (query, key, value), old_mask, ranges, sinks, options)
                 if why:
                     record.refusals.append(why)
+        if self.ends_early and all((kind, True) in self._done for kind, _ in self._done):
+            raise Enough
         result: tuple[Tensor, Tensor | None] = old(module, query, key, value, old_mask, **options)
         return result
 
@@ -243,13 +254,19 @@ class Probe:
         return ""
 
 
-_probe: Probe | None = None
+_probe: tuple[Probe, int] | None = None  # with its thread: others may train meanwhile
+
+
+def _active_probe() -> Probe | None:
+    if _probe is None or _probe[1] != threading.get_ident():
+        return None
+    return _probe[0]
 
 
 @contextlib.contextmanager
 def probing(probe: Probe) -> Iterator[None]:
     global _probe
-    _probe = probe
+    _probe = (probe, threading.get_ident())
     try:
         yield
     finally:

@@ -48,17 +48,15 @@ def _count(module: nn.Module, why: str) -> None:
 
 def is_experts(module: nn.Module) -> bool:
     """Whether a module asks the registry, or looks as if it should."""
-    return hasattr(type(module), "_apply_gate") or (isinstance(module, nn.ModuleList) and _holds_experts(module))
-
-
-def _holds_experts(module: nn.ModuleList) -> bool:
-    return len(module) > 1 and all(_modules.is_mlp(child) for child in module)
+    return hasattr(type(module), "_apply_gate") or _modules.is_list_of_experts(module) or _modules.is_stack_of_experts(module)
 
 
 def refusal(module: nn.Module) -> str:
     """Why no operator can do a module's experts, or ""."""
     if isinstance(module, nn.ModuleList):
         return "they are modules of their own, not one stack"
+    if not hasattr(type(module), "_apply_gate"):
+        return "it does not ask the registry of transformers"
     for flag, (expected, text) in _LAYOUT.items():
         if bool(getattr(module, flag, expected)) != expected:
             return text
@@ -88,7 +86,7 @@ def prove(module: Any) -> str:
     if gate_up.ndim != 3 or down.ndim != 3 or gate_up.shape[1] != 2 * down.shape[2] or gate_up.shape[2] != down.shape[1]:
         return f"expected weights [E, 2F, H] and [E, H, F], got {list(gate_up.shape)} and {list(down.shape)}"
     total, width = gate_up.shape[0], gate_up.shape[2]
-    chosen = min(num_chosen(module), 4, total)
+    chosen = min(num_chosen(module), 2, total)
     count = min(total, chosen + 2)
     picked = torch.linspace(0, total - 1, count).round().long()
     stack = (gate_up[picked], down[picked])

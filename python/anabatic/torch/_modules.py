@@ -40,7 +40,10 @@ class Norm(Swapped):
     _widens = True
     weight: Tensor
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | None = None, **options: Any) -> Tensor:
+        if x is None or options:
+            old: Tensor = self._anabatic_base.forward(self, *(() if x is None else (x,)), **options)  # type: ignore[arg-type]
+            return old
         weight = self.weight
         if self._widens and x.dtype != weight.dtype:
             x = x.to(torch.promote_types(x.dtype, weight.dtype))
@@ -72,9 +75,9 @@ class Mlp(Swapped):
     up_proj: nn.Module
     down_proj: nn.Module
 
-    def forward(self, x: Tensor) -> Tensor:
-        if any(not_plain(layer) for layer in (self.gate_proj, self.up_proj, self.down_proj)):
-            old: Tensor = self._anabatic_base.forward(self, x)  # type: ignore[arg-type]
+    def forward(self, x: Tensor | None = None, **options: Any) -> Tensor:
+        if x is None or options or any(not_plain(layer) for layer in (self.gate_proj, self.up_proj, self.down_proj)):
+            old: Tensor = self._anabatic_base.forward(self, *(() if x is None else (x,)), **options)  # type: ignore[arg-type]
             return old
         if torch.is_autocast_enabled("cpu"):
             x = x.to(torch.get_autocast_dtype("cpu"))  # as the layers themselves do
@@ -191,6 +194,16 @@ def is_norm(module: nn.Module) -> bool:
 
 def is_mlp(module: nn.Module) -> bool:
     return all(isinstance(module._modules.get(name), nn.Module) for name in _PROJECTIONS)
+
+
+def is_list_of_experts(module: nn.Module) -> bool:
+    """Experts that are modules of their own, as before transformers 5."""
+    return isinstance(module, nn.ModuleList) and len(module) > 1 and all(is_mlp(child) for child in module)
+
+
+def is_stack_of_experts(module: nn.Module) -> bool:
+    """Experts as parameters [E, ., .], with a forward of their own."""
+    return "Expert" in type(module).__name__ and any(value is not None and value.ndim == 3 for value in module._parameters.values())
 
 
 def norm_refusal(module: nn.Module) -> str:

@@ -16,7 +16,10 @@ def register() -> None:
     """Registers what transformers asks for by name. Nothing changes for models that do not ask."""
     if importlib.util.find_spec("transformers") is None:
         return
-    from . import _attention
+    try:
+        from . import _attention
+    except ImportError:
+        return  # transformers before 4.53 has no registry of masks
     _attention.register(NAME)
     if has_experts():
         from . import _experts
