@@ -14,7 +14,7 @@ import unittest
 
 import torch
 from torch import nn
-from torch_tiny import FAMILIES, HERE, SIZES, Case, adapt, alike, batch, build, calls, choices, step, whole  # before anabatic.torch
+from torch_tiny import FAMILIES, HERE, MORE_FAMILIES, SIZES, Case, adapt, alike, batch, build, calls, choices, step, whole  # before anabatic.torch
 
 import anabatic as ab
 import anabatic.torch
@@ -86,6 +86,24 @@ class Families(Case):
         self.assertEqual(reasons["attention"], "a soft cap")
         self.assertIn("activation", reasons["mlp"])
         self.assertEqual(reasons["loss"], "the model changes its logits between head and loss")
+
+    def test_all_other_families_of_the_engine(self):
+        bounds = tolerance.parity_bounds(3, SIZES["hidden_size"], torch.float32)
+        for name, (_, stays) in MORE_FAMILIES.items():
+            with self.subTest(name):
+                model = build(name)
+                before = {kind: step(model, batch(kind)) for kind in ("plain", "left", "packed")}
+                report = adapt(model, strict=True)
+                self.assertEqual({row.part for row in report.rows if not row.adapted} - {"other"}, {stays} - {""}, report)
+                for kind, want in before.items():
+                    calls.clear()
+                    got = step(model, batch(kind))
+                    self.assertEqual(got[1].keys(), want[1].keys())
+                    names = list(want[1])
+                    self.assertLessEqual(tolerance.relative_error(whole(got[1], names), whole(want[1], names)), bounds["gradient"], kind)
+                    parts = {"experts": "moe_experts", "norms": "rms_norm", "loss": "linear_cross_entropy"}
+                    self.assertEqual(set(calls), {parts.get(row.part, row.part) for row in report.rows if row.adapted}, kind)
+                self.assertEqual(sum(sum(reasons.values()) for reasons in report.calls.values()), 0)
 
     def test_bfloat16_parameters(self):
         wide, model = build("qwen3_moe"), build("qwen3_moe").bfloat16()

@@ -29,7 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, logging  # noqa: E402
 
 warnings.filterwarnings("ignore")
 logging.set_verbosity_error()
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny work: waiting for a second thread on a busy machine takes longer than all of it
 
 calls = Counter()
 
@@ -61,6 +61,28 @@ FAMILIES = {
                     output_router_logits=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
     "gemma2": dict(head_dim=8, intermediate_size=48, query_pre_attn_scalar=8, sliding_window=8),
 }
+_MOE = dict(moe_intermediate_size=16, intermediate_size=48, num_experts_per_tok=2)
+_LATENT = dict(num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16)
+# The other families that the engine has, and parts that stay. (gpt2 has no config like these; transformers lacks pangu_ultra_moe.)
+MORE_FAMILIES = {
+    "mistral": (dict(intermediate_size=48, sliding_window=8), ""),
+    "olmo2": (dict(intermediate_size=48), ""),
+    "qwen2": (dict(intermediate_size=48), ""),
+    "qwen3": (dict(intermediate_size=48, head_dim=16), ""),
+    "deepseek_v2": (dict(_MOE, **_LATENT, n_routed_experts=8, first_k_dense_replace=1, n_group=1, topk_group=1, n_shared_experts=1,
+                         topk_method="greedy"), ""),
+    "dots1": (dict(_MOE, head_dim=8, n_routed_experts=8, first_k_dense_replace=1, n_group=1, topk_group=1, n_shared_experts=1), ""),
+    "ernie4_5_moe": (dict(_MOE, moe_num_experts=8, moe_k=2, moe_num_shared_experts=1, moe_layer_start_index=1), ""),
+    "flex_olmo": (dict(intermediate_size=32, num_experts=4, num_experts_per_tok=2), ""),
+    "glm4_moe": (dict(_MOE, n_routed_experts=8, head_dim=8, first_k_dense_replace=1, n_group=1, topk_group=1), ""),
+    "glm4_moe_lite": (dict(_MOE, **_LATENT, n_routed_experts=8, n_group=1, topk_group=1, n_shared_experts=1,
+                           mlp_layer_types=["dense", "sparse"]), ""),
+    "granitemoe": (dict(intermediate_size=32, num_local_experts=4, num_experts_per_tok=2), "loss"),
+    "granitemoeshared": (dict(intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=24), "loss"),
+    "hunyuan_v1_moe": (dict(intermediate_size=32, num_experts=4, moe_topk=2, head_dim=8), ""),
+    "minimax_m2": (dict(intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, head_dim=8, rotary_dim=8), ""),
+    "solar_open": (dict(_MOE, n_routed_experts=8, head_dim=8, n_group=1, topk_group=1, n_shared_experts=1), ""),
+}
 # Calls of a training step: norms, MLPs, experts, attention, loss.
 CALLS = {
     "llama": (5, 2, 0, 2, 1), "mixtral": (5, 0, 2, 2, 1), "qwen3_moe": (9, 1, 1, 2, 1), "qwen2_moe": (5, 2, 2, 2, 1),
@@ -71,7 +93,8 @@ MOE = ("mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "deepseek_v3", "gpt_oss")
 
 def build(name, seed=0, **options):
     """A tiny model. Its experts are eager at first: grouped_mm computes in fp32 under autocast."""
-    config = AutoConfig.for_model(name, **{**SIZES, **FAMILIES[name], **options})
+    sizes = FAMILIES[name] if name in FAMILIES else MORE_FAMILIES[name][0]
+    config = AutoConfig.for_model(name, **{**SIZES, **sizes, **options})
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, **({"experts_implementation": "eager"} if name in MOE else {}))
     with torch.no_grad():

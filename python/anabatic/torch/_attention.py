@@ -189,7 +189,7 @@ class Probe:
         self._before = before or "sdpa"
         self._masks: list[tuple[Tensor | None, Tensor | None]] = []
         self._done: set[tuple[Any, bool]] = set()  # kinds of calls, and whether they had a mask
-        self.ends_early = False  # raises Enough once each kind of call was seen with a mask
+        self.ends_early = False  # set where the shadow gets padding: raises Enough once each kind of call was seen with a mask
         self.seen: dict[nn.Module, Seen] = {}
 
     def remember_mask(self, made: Tensor | None, arguments: Any, options: dict[str, Any]) -> None:
@@ -205,6 +205,8 @@ class Probe:
         if old is None:
             raise RuntimeError(f"the attention {self._before} is not found")
         why = _refusal(module, query, key, value, attention_mask, 0.0, options)
+        if self.ends_early and attention_mask is None:
+            why = "padding does not reach it as a mask"
         sinks = options.get("s_aux")
         ranges = None if why else _ranges(module, query, attention_mask, options.get("is_causal"))
         if why or ranges is None:
