@@ -12,6 +12,7 @@ With --ops it times anabatic.torch.ops.moe_experts, forward and backward, in tur
 and what a call of a small operator adds to torch's.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -44,7 +45,7 @@ def make_step(options, words):
         import anabatic.torch
         begin = time.monotonic()
         report = anabatic.torch.adapt(model)
-        print(json.dumps({"adapt_seconds": time.monotonic() - begin, "report": str(report)}), file=sys.stderr)
+        print(f"adapt took {time.monotonic() - begin:.1f} s; {sum(row.share for row in report.rows if row.adapted):.0%} of the FLOPs")
         optimizer = anabatic.torch.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, max_norm=1.0)
     else:
         if has_experts:
@@ -69,9 +70,10 @@ def make_step(options, words):
 
 def serve(options):
     """A step for each line of standard input; its seconds, loss and the peak so far as a line of output."""
-    step = make_step(options, options.serve.split("+"))
-    for _ in range(2):
-        step()
+    with contextlib.redirect_stdout(sys.stderr):
+        step = make_step(options, options.serve.split("+"))
+        for _ in range(2):
+            step()
     print(json.dumps("ready"), flush=True)
     for _ in sys.stdin:
         begin = time.monotonic()

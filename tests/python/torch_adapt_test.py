@@ -101,7 +101,7 @@ class Families(Case):
                     self.assertEqual(got[1].keys(), want[1].keys())
                     names = list(want[1])
                     self.assertLessEqual(tolerance.relative_error(whole(got[1], names), whole(want[1], names)), bounds["gradient"], kind)
-                    parts = {"experts": "moe_experts", "norms": "rms_norm", "loss": "linear_cross_entropy"}
+                    parts = {"experts": "moe_experts", "norms": "rms_norm", "mlp": "gated_mlp", "loss": "linear_cross_entropy"}
                     self.assertEqual(set(calls), {parts.get(row.part, row.part) for row in report.rows if row.adapted}, kind)
                 self.assertEqual(sum(sum(reasons.values()) for reasons in report.calls.values()), 0)
 
@@ -231,7 +231,7 @@ class Report(Case):
             self.assertEqual({row.part for row in report.rows}, {part, "other"} if part != "norms" else {"norms", "other"})
             calls.clear()
             self.assert_near(step(model, batch("left")), before)
-            self.assertEqual(set(calls), {{"experts": "moe_experts", "norms": "rms_norm", "loss": "linear_cross_entropy"}.get(part, part)})
+            self.assertEqual(set(calls), {{"experts": "moe_experts", "norms": "rms_norm", "mlp": "gated_mlp", "loss": "linear_cross_entropy"}.get(part, part)})
         with self.assertRaisesRegex(ab.InvalidArgument, r"expected only= to name some of .*, got 'norm'"):
             adapt(build("llama"), only=["norm"])
 

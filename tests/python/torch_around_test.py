@@ -37,7 +37,7 @@ class Around(Case):
         with tempfile.TemporaryDirectory() as scratch:
             torch.multiprocessing.spawn(ddp_worker, (scratch,), nprocs=2)
             got, counts = torch.load(f"{scratch}/gradients")
-        self.assertEqual(tuple(counts[op] for op in ("rms_norm", "mlp", "moe_experts", "attention", "linear_cross_entropy")), CALLS["qwen3_moe"])
+        self.assertEqual(tuple(counts[op] for op in ("rms_norm", "gated_mlp", "moe_experts", "attention", "linear_cross_entropy")), CALLS["qwen3_moe"])
         self.assertEqual(got.keys(), parts[0].keys())
         for name, gradient in got.items():
             want = (parts[0][name] + parts[1][name]) / 2
@@ -190,7 +190,7 @@ class Adapters(Case):
                 adapt(model)
             calls.clear()
             self.assert_near(step(model, batch("left")), want, what=order)
-            self.assertEqual(tuple(calls[op] for op in ("rms_norm", "mlp", "moe_experts", "attention", "linear_cross_entropy")), expected, order)
+            self.assertEqual(tuple(calls[op] for op in ("rms_norm", "gated_mlp", "moe_experts", "attention", "linear_cross_entropy")), expected, order)
             merged = model.merge_and_unload()
             calls.clear()
             merged(**batch("left"))

@@ -38,8 +38,8 @@ def swiglu(gate, up):
     return (functional.silu(gate.float()) * up.float()).to(gate.dtype)
 
 
-def mlp(x, gate, up, down, *, activation="silu"):
-    calls["mlp"] += 1
+def gated_mlp(x, gate, up, down, *, activation="silu"):
+    calls["gated_mlp"] += 1
     dtype = _run_dtype(x)
     with torch.autocast("cpu", enabled=False):
         rows = x.to(dtype)
@@ -81,7 +81,7 @@ def attention(q, k, v, key_begin, key_end, *, sinks=None, window=None, scale=Non
         if sinks is not None:
             scores = torch.cat([scores, sinks.float().reshape(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[2], 1)], -1)
         shares = torch.softmax(scores, -1)[..., :k.shape[2]]
-        return (shares.masked_fill(~seen, 0.0) @ values).to(dtype)
+        return (shares.masked_fill(~seen, 0.0) @ values).to(dtype).transpose(1, 2)
 
 
 def linear_cross_entropy(x, weight, labels, scale):

@@ -41,7 +41,7 @@ def counted(name, operator):
     return call
 
 
-for _name in ("rms_norm", "mlp", "moe_experts", "attention", "linear_cross_entropy"):
+for _name in ("rms_norm", "gated_mlp", "moe_experts", "attention", "linear_cross_entropy"):
     setattr(ops, _name, counted(_name, getattr(ops, _name)))
 
 SIZES = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, max_position_embeddings=128, num_attention_heads=4,
@@ -174,7 +174,7 @@ class Case(unittest.TestCase):
             self.assertLessEqual(tolerance.relative_error(got[1][name], gradient), bounds["gradient"], f"{what} {name}")
 
     def assert_calls(self, name, what=""):
-        found = tuple(calls[op] for op in ("rms_norm", "mlp", "moe_experts", "attention", "linear_cross_entropy"))
+        found = tuple(calls[op] for op in ("rms_norm", "gated_mlp", "moe_experts", "attention", "linear_cross_entropy"))
         self.assertEqual(found, CALLS[name], f"{name} {what}")
 
     def assert_adapted(self, report, *parts):

@@ -62,7 +62,7 @@ def _by_operator(query: Tensor, key: Tensor, value: Tensor, ranges: Ranges, sink
         # The rotation leaves query and key in fp32, and value is in bf16.
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    return ops.attention(query, key, value, *ranges, sinks=sinks, scale=scale).transpose(1, 2).contiguous()
+    return ops.attention(query, key, value, *ranges, sinks=sinks, scale=scale)
 
 
 def _refusal(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float,

@@ -34,8 +34,10 @@ def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
         _count(self, why)
         old: Tensor = grouped_mm_experts_forward(self, hidden_states, top_k_index, top_k_weights)
         return old
+    kind = _modules.activation(self)
+    assert kind is not None  # or it is refused
     # An adapter's weights are computed by each reading.
-    return ops.moe_experts(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, activation=_modules.activation(self))
+    return ops.moe_experts(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, activation=kind)
 
 
 def _count(module: nn.Module, why: str) -> None:

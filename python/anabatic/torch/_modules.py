@@ -8,7 +8,7 @@ others look modules up by it.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,9 @@ class Mlp(Swapped):
         if torch.is_autocast_enabled("cpu"):
             x = x.to(torch.get_autocast_dtype("cpu"))  # as the layers themselves do
         kind = activation(self)  # type: ignore[arg-type]
-        return ops.mlp(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight, activation=kind)
+        assert kind is not None  # as it was proved
+        gate, up, down = (cast(Tensor, layer.weight) for layer in (self.gate_proj, self.up_proj, self.down_proj))
+        return ops.gated_mlp(x, gate, up, down, activation=kind)
 
 
 class Head(Swapped):

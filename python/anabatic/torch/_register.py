@@ -33,7 +33,8 @@ class Op:
     rows: tuple[str, ...]  # operands whose first dimension is the number of rows
     gradients: tuple[str, ...]  # operands that have one
     num_outputs: int = 1
-    casts: tuple[str, ...] = ()  # operands that autocast makes bf16; then products are in bf16
+    has_products: bool = False  # which autocast makes bf16
+    casts: tuple[str, ...] = ()  # operands that autocast makes bf16 too, and with them the outputs
     saved_outputs: tuple[int, ...] = ()  # outputs that the backward reads too
 
     @functools.cached_property
@@ -44,10 +45,6 @@ class Op:
     def masks(self) -> int:
         """A bit for each operand that has a gradient."""
         return sum(1 << self.names.index(name) for name in self.gradients)
-
-    @property
-    def has_products(self) -> bool:
-        return bool(self.casts)
 
 
 def _loaded_openmp() -> str:

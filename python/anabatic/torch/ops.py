@@ -3,7 +3,8 @@
 
 torch.ops.anabatic has the operators below them, which take rows and return the buffer of their backward too.
 T is a number of tokens, H and F are widths, E is a number of experts. Floats are float32 or bfloat16. A gradient has the
-dtype of its parameter. Under torch.autocast("cpu") products are in bfloat16, and weights stay as they are.
+dtype of its parameter. Under torch.autocast("cpu") products are in bfloat16. Operands stay as they are and results are like
+them; linear and attention give bfloat16 then.
 """
 from __future__ import annotations
 
@@ -27,20 +28,20 @@ OPS = (
     Op("add_rms_norm", ("x", "weight", "residual"), ("float epsilon",), lambda x, *_: [(x.shape, x.dtype)] * 2, num_outputs=2,
        rows=("x", "residual"), gradients=("x", "weight", "residual"), saved_outputs=(0,)),
     Op("swiglu", ("gate", "up"), (), _like, rows=("gate", "up"), gradients=("gate", "up")),
-    Op("mlp", ("x", "gate_up", "down"), ("str activation",), _like, rows=("x",), gradients=("x", "gate_up", "down"), casts=("x",)),
-    Op("gated_mlp", ("x", "gate", "up", "down"), ("str activation",), _like, rows=("x",), gradients=("x", "gate", "up", "down"), casts=("x",)),
+    Op("mlp", ("x", "gate_up", "down"), ("str activation",), _like, rows=("x",), gradients=("x", "gate_up", "down"), has_products=True),
+    Op("gated_mlp", ("x", "gate", "up", "down"), ("str activation",), _like, rows=("x",), gradients=("x", "gate", "up", "down"), has_products=True),
     Op("linear", ("x", "weight"), (), lambda x, weight: [((x.shape[0], weight.shape[0]), x.dtype)], rows=("x",), gradients=("x", "weight"),
-       casts=("x",)),
+       has_products=True, casts=("x",)),
     Op("moe_experts", ("x", "gate_up", "down", "index", "weights"), ("str activation",), _like, rows=("x", "index", "weights"),
-       gradients=("x", "gate_up", "down", "weights"), casts=("x",)),
+       gradients=("x", "gate_up", "down", "weights"), has_products=True),
     Op("grouped_linear", ("x", "weight", "offsets"), (), lambda x, weight, *_: [((x.shape[0], weight.shape[1]), x.dtype)], rows=("x",),
-       gradients=("x", "weight"), casts=("x",)),
+       gradients=("x", "weight"), has_products=True),
     Op("rope", ("x", "table"), ("int head_dim",), _like, rows=("x", "table"), gradients=("x",)),
     Op("attention", ("q", "k", "v", "key_begin", "key_end", "sinks?"), ("int num_heads", "int num_kv_heads", "float scale", "int window"),
        lambda q, k, v, begin, end, sinks, heads, kv_heads, *_: [((q.shape[0], v.shape[1] // kv_heads * heads), q.dtype)],
-       rows=("q", "k", "v", "key_begin", "key_end"), gradients=("q", "k", "v", "sinks"), casts=("q", "k", "v"), saved_outputs=(0,)),
+       rows=("q", "k", "v", "key_begin", "key_end"), gradients=("q", "k", "v", "sinks"), has_products=True, casts=("q", "k", "v"), saved_outputs=(0,)),
     Op("linear_cross_entropy", ("x", "weight", "labels", "scale"), (), lambda x, *_: [((), torch.float32)], rows=("x", "labels"),
-       gradients=("x", "weight"), casts=("x",)),
+       gradients=("x", "weight"), has_products=True),
 )
 _NAMES = {op.name: op.names for op in OPS}
 _CALLS = {op.name: register(_LIBRARY, op) for op in OPS}
