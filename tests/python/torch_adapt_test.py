@@ -287,6 +287,13 @@ class WrongRMSNorm(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
 
 
+class StoppedRMSNorm(nn.RMSNorm):
+    """A norm whose gradients alone are others: none goes through its scale."""
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps).detach() * self.weight
+
+
 class LimitedMlp(nn.Module):
     """An MLP whose limit shows only where values are large."""
 
@@ -310,10 +317,29 @@ class Proof(Case):
         for name in ("limited", "dropping"):
             with self.assertRaisesRegex(ab.Unsupported, "is off by"):
                 adapt(model[name])
+        with self.assertRaisesRegex(ab.Unsupported, "its gradient of its input is off by"):
+            adapt(StoppedRMSNorm(16, eps=1e-6))
         report = adapt(nn.ModuleDict({name: model[name] for name in ("good", "wrong", "plain")}))
         self.assertEqual({row.modules: row.adapted for row in report.rows if row.part != "other"}, {"good": True, "wrong": False, "plain": True})
         self.assertIn("is off by", next(row.reason for row in report.rows if row.modules == "wrong"))
         self.assertTrue(_modules.is_swapped(good))
+
+    def test_proves_a_wide_mlp_by_a_part_of_it(self):
+        plain = LimitedMlp(8, 1500, limit=1e9)
+        x = torch.randn(3, 8)
+        want = plain(x)
+        self.assert_adapted(adapt(plain), "mlp")
+        self.assertLessEqual(tolerance.relative_error(plain(x), want), tolerance.parity_bounds(1, 1500, torch.float32)["logits"])
+        with self.assertRaisesRegex(ab.Unsupported, "is off by"):
+            adapt(LimitedMlp(8, 1500))
+
+    def test_experts_in_a_list_stay(self):
+        block = nn.Module()
+        block.norm, block.experts = nn.RMSNorm(8), nn.ModuleList(LimitedMlp(8, 12, limit=1e9) for _ in range(3))
+        report = adapt(block)
+        self.assertEqual([(row.part, row.adapted) for row in report.rows], [("experts", False), ("norms", True)])
+        with self.assertRaises(ab.Unsupported):
+            adapt(block, strict=True)
 
     def test_leaves_no_trace(self):
         model = build("mixtral")
@@ -388,13 +414,14 @@ class Attention(Case):
 
     def test_inference_mode_before_training(self):
         model = build("llama")
-        before = step(model, batch("left")), step(model, batch())
+        kinds = [batch("left", length=23), batch(length=23)]  # a length of its own: ranges without a mask are kept by length
+        before = [step(model, inputs) for inputs in kinds]
         adapt(model)
         with torch.inference_mode():
-            model(**batch("left"))
-            model(**batch())
-        self.assert_near(step(model, batch("left")), before[0])
-        self.assert_near(step(model, batch()), before[1])
+            for inputs in kinds:
+                model(**inputs)
+        for inputs, want in zip(kinds, before):
+            self.assert_near(step(model, inputs), want)
 
     def test_generates_the_same_tokens(self):
         model = build("qwen3_moe", output_router_logits=False).eval()

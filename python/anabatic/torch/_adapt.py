@@ -111,7 +111,7 @@ class _Work:
 
     def decide(self) -> None:
         for module in self._names:
-            if isinstance(module, nn.ModuleList) and self._is_experts(module):
+            if isinstance(module, nn.ModuleList) and _modules.is_list_of_experts(module, self._names[module]):
                 self._listed.update(child for parent in module for child in parent.modules())
         if self._is_transformers:
             self._drop_stale_loss()
@@ -121,10 +121,12 @@ class _Work:
             getattr(self, f"_decide_{part}")()
 
     def _is_experts(self, module: nn.Module) -> bool:
-        if has_experts():
-            from . import _experts
-            return _experts.is_experts(module)
-        return _modules.is_list_of_experts(module) or _modules.is_stack_of_experts(module)
+        if _modules.is_list_of_experts(module, self._names[module]) or _modules.is_stack_of_experts(module):
+            return True
+        if not has_experts():
+            return False
+        from . import _experts
+        return _experts.is_experts(module)
 
     def _has_loss(self) -> bool:
         if not self._is_transformers or "loss" not in self._record.parts:
@@ -154,13 +156,13 @@ class _Work:
         if not modules:
             return
         if not has_experts() or not self._is_transformers:
-            self._add("experts", modules, lambda module: "the registry of experts came with transformers 5.0.0")
+            self._add("experts", modules, lambda module: "the registry of experts is in models of transformers from 5.0.0 on")
             return
         from . import _experts
         proved: dict[Any, str] = {}
 
         def reason(module: Any) -> str:
-            why = _experts.refusal(module)
+            why = "they are modules of their own, not one stack" if isinstance(module, nn.ModuleList) else _experts.refusal(module)
             if why or "experts" in self._record.parts:
                 return why
             key = (type(module), module.gate_up_proj.shape, module.down_proj.shape, module.gate_up_proj.dtype)
@@ -288,11 +290,11 @@ class _Work:
         return flops, others
 
     def _expert_parameters(self, module: nn.Module) -> float:
+        chosen = _modules.num_chosen(getattr(module, "config", None) or getattr(self._target, "config", None))
         if isinstance(module, nn.ModuleList):
-            return float(sum(parameter.numel() for parameter in module[0].parameters()))
-        from . import _experts
+            return float(chosen * sum(parameter.numel() for parameter in module[0].parameters()))
         stacks = [parameter for parameter in module.parameters() if parameter.ndim == 3]
-        return _experts.num_chosen(module) * sum(stack.numel() / max(len(stack), 1) for stack in stacks)
+        return chosen * sum(stack.numel() / max(len(stack), 1) for stack in stacks)
 
     def apply(self) -> None:
         done = {group.part for group in self._groups if not group.reason}

@@ -248,7 +248,10 @@ class Probe:
 
         want = run(_proof.Run(torch.float32), True)
         for kind in (_proof.Run(torch.float32), _proof.Run(torch.bfloat16), _proof.Run(torch.float32, None, torch.bfloat16)):
-            peer = run(kind, True) if kind.dtype == torch.bfloat16 else None
+            peer = None
+            if kind.dtype == torch.bfloat16:
+                with contextlib.suppress(RuntimeError):  # some models' own functions cannot mix bf16 with fp32 sinks
+                    peer = run(kind, True)
             # Query, key, value, scores, shares, and the result.
             why = _proof.difference(run(kind, False), want, kind, 6, max(query.shape[3], key.shape[2]), peer)
             if why:

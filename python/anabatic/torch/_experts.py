@@ -50,13 +50,11 @@ def _count(module: nn.Module, why: str) -> None:
 
 def is_experts(module: nn.Module) -> bool:
     """Whether a module asks the registry, or looks as if it should."""
-    return hasattr(type(module), "_apply_gate") or _modules.is_list_of_experts(module) or _modules.is_stack_of_experts(module)
+    return hasattr(type(module), "_apply_gate") or _modules.is_stack_of_experts(module)
 
 
 def refusal(module: nn.Module) -> str:
     """Why no operator can do a module's experts, or ""."""
-    if isinstance(module, nn.ModuleList):
-        return "they are modules of their own, not one stack"
     if not hasattr(type(module), "_apply_gate"):
         return "it does not ask the registry of transformers"
     for flag, (expected, text) in _LAYOUT.items():
@@ -72,23 +70,13 @@ def refusal(module: nn.Module) -> str:
     return ""
 
 
-def num_chosen(module: nn.Module) -> int:
-    """How many experts a token goes to, as its config says; 1 if it does not."""
-    config = getattr(module, "config", None)
-    for name in ("num_experts_per_tok", "moe_topk", "moe_k", "top_k", "num_selected_experts"):
-        found = getattr(config, name, None)
-        if isinstance(found, int):
-            return found
-    return 1
-
-
 def prove(module: Any) -> str:
     """Why a module's experts have to stay, or "". Runs a few of them, with their weights."""
     gate_up, down = module.gate_up_proj.detach(), module.down_proj.detach()
     if gate_up.ndim != 3 or down.ndim != 3 or gate_up.shape[1] != 2 * down.shape[2] or gate_up.shape[2] != down.shape[1]:
         return f"expected weights [E, 2F, H] and [E, H, F], got {list(gate_up.shape)} and {list(down.shape)}"
     total, width = gate_up.shape[0], gate_up.shape[2]
-    chosen = min(num_chosen(module), 2, total)
+    chosen = min(_modules.num_chosen(getattr(module, "config", None)), 2, total)
     count = min(total, chosen + 2)
     picked = torch.linspace(0, total - 1, count).round().long()
     stack = (gate_up[picked], down[picked])
