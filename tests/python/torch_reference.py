@@ -67,7 +67,7 @@ def moe_experts(x, gate_up, down, index, weights, *, activation="silu"):
 
 def attention(q, k, v, key_begin, key_end, *, sinks=None, window=None, scale=None):
     calls["attention"] += 1
-    if key_begin.is_inference() and not torch.is_inference_mode_enabled():
+    if not torch.compiler.is_compiling() and key_begin.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError("Inference tensors cannot be saved for backward")
     dtype = _run_dtype(v)
     with torch.autocast("cpu", enabled=False):
