@@ -575,6 +575,16 @@ class Copies(Case):
         self.assertEqual(dict(calls), {})
 
 
+    def test_experts_on_several_ranks_go_to_grouped_mm_and_are_counted(self):
+        model = build("mixtral")
+        before = step(model, batch())
+        report = adapt(model, only="experts")
+        model.model.layers[0].mlp.experts._is_expert_parallel = True
+        calls.clear()
+        self.assert_near(step(model, batch()), before)
+        self.assertEqual((calls["moe_experts"], dict(report.calls["experts"])), (1, {"its experts are on several ranks": 1}))
+
+
 class Restore(Case):
     def test_to_the_bit(self):
         for name in FAMILIES:
