@@ -14,12 +14,14 @@ try:
 except ImportError as _error:
     raise ImportError("[torch] expected PyTorch, got none; pip install torch") from _error
 
-from . import nn, ops, optim
+from . import compiler, nn, ops, optim
 from ._adapt import adapt, restore
 from ._registry import register as _register
 from ._report import AdaptReport
+from .compiler import Explanation, explain
 from .optim import AdamW
 
 _register()
+compiler.register()
 
-__all__ = ["AdamW", "AdaptReport", "adapt", "nn", "ops", "optim", "restore"]
+__all__ = ["AdamW", "AdaptReport", "Explanation", "adapt", "compiler", "explain", "nn", "ops", "optim", "restore"]

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replaces in a graph of Dynamo what the library computes, and writes down what it replaced and what it left."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from torch.fx import GraphModule, Node
+
+from . import _attention, _experts, _mlps, _norms, _products
+from ._graph import Match, Places, module_of, nodes, replace
+
+_Find = Callable[[Node], "Match | str | None"]
+
+# In this order: what is larger comes first. False: off unless the options turn it on.
+PATTERNS: dict[str, bool] = {
+    "moe_experts": True,
+    "attention": True,
+    "rms_norm": True,
+    "linear_cross_entropy": True,
+    "mlp": True,
+    "swiglu": True,
+    # torch's own product is as fast as ours here.
+    "linear": False,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A place in the model that a pattern found. reason: why it stayed; "" if it was raised."""
+
+    pattern: str
+    module: str
+    reason: str = ""
+
+
+def raise_graph(module: GraphModule, patterns: dict[str, bool]) -> list[Site]:
+    """Raises a graph and those inside it, such as the body of a checkpoint."""
+    found: list[Site] = []
+    for part in module.modules():
+        if isinstance(part, GraphModule):
+            found += _raise_one(part, patterns)
+    return found
+
+
+def _raise_one(module: GraphModule, patterns: dict[str, bool]) -> list[Site]:
+    graph = module.graph
+    places = Places(graph)
+    masks: dict[Node, Node] = {}
+    finders: dict[str, _Find] = {
+        "moe_experts": _experts.find, "attention": lambda node: _attention.find(node, masks), "rms_norm": _norms.find,
+        "linear_cross_entropy": _products.find_loss, "mlp": _mlps.find_mlp, "swiglu": _mlps.find_swiglu, "linear": _products.find_linear,
+    }
+    sites: list[Site] = []
+    for pattern in PATTERNS:
+        for node in nodes(graph):
+            found = finders[pattern](node)
+            if found is None:
+                continue
+            where = module_of(found.where or node if isinstance(found, Match) else node)
+            reason = found if isinstance(found, str) else places.obstacle(found)
+            if not patterns[pattern]:
+                reason = "off by default: torch's own is as fast" if not PATTERNS[pattern] else "turned off by the options"
+            if not reason and isinstance(found, Match):
+                replace(graph, places, found)
+            sites.append(Site(pattern, where, reason))
+        if pattern == "moe_experts":
+            sites += _other_experts(graph_nodes=list(nodes(graph)), known={site.module for site in sites})
+    graph.lint()
+    module.recompile()
+    return sites
+
+
+def _other_experts(graph_nodes: list[Node], known: set[str]) -> list[Site]:
+    """Grouped products that belong to no chain."""
+    left = {module_of(node) for node in graph_nodes if _experts.is_grouped(node)} - known
+    return [Site("moe_experts", module, "its grouped products are no chain of gated experts") for module in sorted(left)]
+

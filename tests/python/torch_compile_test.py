@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile(backend="anabatic"): what is raised, that it computes the same, how often it compiles, what it refuses."""
+import collections
+import contextlib
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+import torch._dynamo.utils
+import transformers
+from torch import nn
+from torch.nn import functional
+from transformers.utils.output_capturing import maybe_install_capturing_hooks
+
+import tiny  # noqa: F401
+import anabatic as ab
+import anabatic.torch
+from anabatic.torch import ops
+from anabatic.torch.compiler import _masked
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import random_models  # noqa: E402
+import tolerance  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+LENGTH = 12
+LINEAR = {"fusions": {"linear": "on"}}
+DEEPSEEK = random_models.DEEPSEEK | {"n_group": 2, "topk_group": 1}
+# What a model of two layers has of each pattern.
+MODELS = {
+    "llama": (random_models.COMMON, {"attention": 2, "rms_norm": 5, "mlp": 2}),
+    "mixtral": (random_models.MIXTRAL | {"output_router_logits": True}, {"attention": 2, "rms_norm": 5, "moe_experts": 2}),
+    "qwen3_moe": (random_models.QWEN3_MOE | {"output_router_logits": True}, {"attention": 2, "rms_norm": 9, "moe_experts": 2}),
+    "deepseek_v3": (DEEPSEEK, {"attention": 2, "rms_norm": 9, "mlp": 2, "moe_experts": 1}),
+}
+
+
+def build(name, **more):
+    model = random_models.build(name, MODELS[name][0] | {"use_cache": False} | more, eager=False)
+    if getattr(model.config, "output_router_logits", False):
+        # Its first forward takes a lock, which would break the graph.
+        maybe_install_capturing_hooks(model.model)
+    return model.train()
+
+
+def compiled(function, options=None, **more):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    return torch.compile(function, backend="anabatic", options=options, **more)
+
+
+def compilations():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def gradients(loss, parameters):
+    """A loss and its gradients, as one list of tensors."""
+    parameters = list(parameters)
+    for parameter in parameters:
+        parameter.grad = None
+    loss = loss()
+    loss.backward()
+    return [loss.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters)]
+
+
+def distance(found, want):
+    """The norm of all differences, relative to that of all that is wanted."""
+    norms = [sum(tensor.double().square().sum() for tensor in tensors) for tensors in ([a.double() - b for a, b in zip(found, want)], want)]
+    return math.sqrt(norms[0] / norms[1])
+
+
+@contextlib.contextmanager
+def counted():
+    """Calls of our operators inside. A compilation calls fakes, which count too: run what is compiled before."""
+    calls = collections.Counter()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        yield calls
+    for event in profile.key_averages():
+        if event.key.startswith("anabatic::"):
+            calls[event.key.removeprefix("anabatic::")] += event.count
+
+
+def autocast(enabled=True):
+    return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
+
+
+class Models(unittest.TestCase):
+    def check(self, name):
+        model = build(name)
+        config = model.config
+        margin = tolerance.routing_margin(config.num_hidden_layers, config.hidden_size) if random_models.is_moe(config) else 0.0
+        tokens, labels = random_models.make_tokens(model, 2, LENGTH, margin=margin)
+        arguments = {"input_ids": tokens, "labels": labels}
+        bound = tolerance.parity_bounds(config.num_hidden_layers, config.hidden_size, torch.float32)
+        function = compiled(model, fullgraph=True)
+
+        gradients(lambda: function(**arguments).loss, model.parameters())
+        with counted() as calls:
+            found = gradients(lambda: function(**arguments).loss, model.parameters())
+        want = gradients(lambda: model(**arguments).loss, model.parameters())
+        # Each of the two runs has its own error.
+        self.assertLess(distance(found[:1], want[:1]), 2 * bound["logits"])
+        self.assertLess(distance(found[1:], want[1:]), 2 * bound["gradient"])
+        expected = dict(MODELS[name][1])
+        expected["masked_attention"] = expected["attention"]  # which calls it
+        self.assertEqual(calls, expected | {f"{op}_backward": count for op, count in expected.items()} | {"mask_ranges": 1})
+
+        with autocast():
+            ours = gradients(lambda: function(**arguments).loss, model.parameters())
+        with torch.no_grad():
+            function(input_ids=tokens)
+            with counted() as calls:
+                logits = function(input_ids=tokens).logits
+        self.assertLess(distance([logits], [model(input_ids=tokens).logits.detach()]), 2 * bound["logits"])
+        self.assertEqual(calls["moe_experts"], expected.get("moe_experts", 0))
+        self.assertEqual(calls["swiglu"], expected.get("mlp", 0))  # without gradients, weights are not joined
+        self.assertEqual(compilations(), 3)
+
+        # Experts whose products autocast rounds too. Those of grouped_mm stay in float32.
+        if random_models.is_moe(config):
+            model.set_experts_implementation("eager")
+        with autocast():
+            theirs = gradients(lambda: model(**arguments).loss, model.parameters())
+        self.assertLess(distance(ours, want), 1.25 * distance(theirs, want))
+
+    def test_llama(self):
+        self.check("llama")
+
+    def test_mixtral(self):
+        self.check("mixtral")
+
+    def test_qwen3_moe(self):
+        self.check("qwen3_moe")
+
+    def test_deepseek_v3(self):
+        self.check("deepseek_v3")
+
+    def test_shares_of_the_work(self):
+        for name, (_, patterns) in MODELS.items():
+            model = build(name)
+            tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
+            torch._dynamo.reset()
+            found = ab.torch.explain(lambda: model(input_ids=tokens, labels=tokens).loss, options=LINEAR)
+            raised = dict(found.raised)
+            raised.pop("linear")
+            self.assertEqual(raised, patterns | {"linear_cross_entropy": 1}, name)
+            self.assertEqual(found.left, [], name)
+            self.assertGreaterEqual(found.forward.share, 0.95, name)
+            self.assertGreaterEqual(found.backward.share, 0.95, name)
+            self.assertEqual(found.torch_attention_calls, 0)
+
+    def test_explanation_names_modules_and_reasons(self):
+        model = build("mixtral", num_hidden_layers=1)
+        tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
+        torch._dynamo.reset()
+        found = ab.torch.explain(model, input_ids=tokens, labels=tokens, options={"fusions": {"attention": "off"}})
+        self.assertIn(("moe_experts", "model.layers.0.mlp.experts", ""), [(site.pattern, site.module, site.reason) for site in found.sites])
+        reasons = {site.pattern: site.reason for site in found.left}
+        self.assertIn("compile a function that returns the loss alone", reasons["linear_cross_entropy"])
+        self.assertEqual(reasons["attention"], "turned off by the options")
+        self.assertIn("raised  moe_experts              1 x  model.layers.*.mlp.experts", str(found))
+        self.assertTrue(0 < found.forward.share < 1 and 0 < found.backward.share < 1)
+
+    def test_checkpointed_layers_are_raised_too(self):
+        model = build("llama")
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
+        function = compiled(lambda: model(input_ids=tokens, labels=tokens).loss)
+        gradients(function, model.parameters())
+        with counted() as calls:
+            found = gradients(function, model.parameters())
+        self.assertEqual(calls["mlp_backward"], 2)
+        self.assertGreaterEqual(calls["mlp"], 2)
+        want = gradients(lambda: model(input_ids=tokens, labels=tokens).loss, model.parameters())
+        self.assertLess(distance(found, want), 2 * tolerance.parity_bounds(2, model.config.hidden_size, torch.float32)["gradient"])
+
+
+class Lengths(unittest.TestCase):
+    def test_five_lengths_are_two_compilations(self):
+        model = build("mixtral")
+        bound = 2 * tolerance.parity_bounds(2, model.config.hidden_size, torch.float32)["gradient"]
+        function = compiled(lambda **batch: model(**batch).loss, fullgraph=True)
+        for length in (12, 20, 17, 29, 8):
+            tokens = torch.randint(0, model.config.vocab_size, (2, length))
+            padding = torch.ones_like(tokens)
+            padding[0, :3] = 0
+            padding[1, -2:] = 0
+            batch = {"input_ids": tokens, "labels": tokens.masked_fill(padding == 0, -100), "attention_mask": padding}
+            before = dict(_masked.calls)
+            first = function(**batch)
+            found = gradients(lambda batch=batch: function(**batch), model.parameters())  # a second forward before the first backward
+            want = gradients(lambda batch=batch: model(**batch).loss, model.parameters())
+            model.zero_grad()
+            first.backward()
+            again = [first.detach(), *(parameter.grad for parameter in model.parameters())]
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(found, again)), length)
+            self.assertLess(distance(found, want), bound, length)
+            self.assertEqual(_masked.calls, {"ours": before["ours"] + 4, "torch": before["torch"]})
+        self.assertEqual(compilations(), 2)
+
+    def test_five_lengths_of_inference(self):
+        model = build("llama").eval()
+        bound = 2 * tolerance.parity_bounds(2, model.config.hidden_size, torch.float32)["logits"]
+        function = compiled(lambda tokens: model(input_ids=tokens).logits, fullgraph=True)
+        with torch.no_grad():
+            for length in (12, 20, 17, 29, 8):
+                tokens = torch.randint(0, model.config.vocab_size, (2, length))
+                self.assertLess(distance([function(tokens)], [model(input_ids=tokens).logits]), bound, length)
+        self.assertEqual(compilations(), 2)
+
+
+class Function(unittest.TestCase):
+    """Functions of a few tensors against themselves."""
+
+    def check(self, function, tensors, raised, options=None, bound=200 * 2.0**-24, left=()):
+        """Sums of at most 200 terms: their bound is that many roundings of fp32."""
+        torch._dynamo.reset()
+        explained = ab.torch.explain(function, *tensors, options=options)
+        self.assertEqual(explained.raised, raised)
+        reasons = [site.reason for site in explained.left if site.pattern != "linear"]
+        self.assertEqual(len(reasons), len(left), reasons)
+        for reason, text in zip(reasons, left):
+            self.assertIn(text, reason)
+        fast = compiled(function, options)
+        results = []
+        for each in (fast, function):
+            leaves = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in tensors]
+            outputs = each(*leaves)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            generator = torch.Generator().manual_seed(5)
+            sum((output.float() * torch.randn(output.shape, generator=generator)).sum() for output in outputs).backward()
+            results.append([*(output.detach() for output in outputs), *(leaf.grad for leaf in leaves if leaf.grad is not None)])
+        for found, want in zip(*results):
+            self.assertEqual((found.dtype, found.shape), (want.dtype, want.shape))
+            self.assertLess(distance([found], [want]), bound)
+        return explained
+
+
+class Patterns(Function):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.x = torch.randn(10, 32)
+        self.weights = [torch.randn(48, 32) / 6, torch.randn(48, 32) / 6, torch.randn(32, 48) / 7]
+
+    @staticmethod
+    def mlp(x, gate, up, down):
+        return functional.linear(functional.silu(functional.linear(x, gate)) * functional.linear(x, up), down)
+
+    def test_norms(self):
+        weight = torch.rand(32) + 0.5
+
+        def written_out(x, weight):
+            y = x.float()
+            return (weight * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)).tanh()
+
+        def of_gemma(x, weight):
+            y = x.float()
+            return ((y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)) * (1.0 + weight.float())).type_as(x)
+
+        for function in (written_out, of_gemma, lambda x, weight: functional.rms_norm(x, (32,), weight, 1e-5)):
+            self.check(function, [self.x, weight], {"rms_norm": 1})
+        # Half of the values come from one more rounding of bf16 in the model.
+        for weight in (weight, weight.to(torch.bfloat16)):
+            self.check(written_out, [self.x.to(torch.bfloat16), weight], {"rms_norm": 1}, bound=2.0**-7)
+        self.check(lambda x: functional.rms_norm(x, (32,), None, 1e-5), [self.x], {}, left=["no weight"])
+        self.check(lambda x, weight: written_out(x.double(), weight.double()), [self.x, weight], {}, left=["expected float32 or bfloat16"])
+
+    def test_norm_that_a_write_divides(self):
+        def function(x, weight):
+            y = x * 1
+            scale = torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)
+            y.add_(1)
+            return weight * (y * scale).to(y.dtype)
+
+        def harmless(x, weight):
+            y, z = x * 1, torch.zeros(3)
+            scale = torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)
+            z.add_(1)
+            return weight * (y * scale).to(y.dtype) + z.sum()
+
+        weight = torch.rand(32) + 0.5
+        self.check(harmless, [self.x, weight], {"rms_norm": 1})
+        with torch.no_grad():  # the norm's own backward would refuse the write
+            torch._dynamo.reset()
+            found = ab.torch.explain(function, self.x, weight)
+            self.assertEqual(found.raised, {})
+            self.assertIn("writes to an operand", found.left[0].reason)
+            self.assertLess(distance([compiled(function)(self.x, weight)], [function(self.x, weight)]), 200 * 2.0**-24)
+
+    def test_mlps(self):
+        self.check(self.mlp, [self.x, *self.weights], {"mlp": 1})
+        self.check(lambda x, a, b, c: self.mlp(x.view(2, 5, 32), a, b, c), [self.x, *self.weights], {"mlp": 1})
+
+        def joined(x, gate_up, down):
+            up, gate = reversed(functional.linear(x, gate_up).chunk(2, -1))
+            return functional.linear(up * functional.silu(gate), down)
+
+        self.check(joined, [self.x, torch.cat(self.weights[:2]), self.weights[2]], {"mlp": 1})
+
+        def with_bias(x, gate, up, down, bias):
+            return functional.linear(functional.silu(functional.linear(x, gate, bias)) * functional.linear(x, up), down)
+
+        self.check(with_bias, [self.x, *self.weights, torch.randn(48)], {"swiglu": 1}, left=["it has a bias"])
+
+    def test_values_that_others_read_stay(self):
+        def function(x, gate, up, down):
+            inner = functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+            return functional.linear(inner, down), inner
+
+        self.check(function, [self.x, *self.weights], {"swiglu": 1}, left=["has another reader"])
+        self.check(lambda gate, up: (functional.silu(gate) * up, functional.silu(gate)), [self.x, self.x * 2], {"swiglu": 1})
+
+        def shared(gate, up):
+            silu = functional.silu(gate)
+            return silu * up + silu
+
+        self.check(shared, [self.x, self.x * 2], {}, left=["has another reader"])
+
+    def test_writes_of_the_model_stay(self):
+        def function(x, gate, up, down):
+            mask = torch.zeros(10, 4)
+            mask.scatter_(1, torch.arange(10)[:, None] % 4, 1.0)
+            out = torch.empty_like(x)
+            out[:, :16] = self.mlp(x, gate, up, down)[:, 16:]
+            out[:, 16:] = mask.repeat(1, 4)
+            return out
+
+        self.check(function, [self.x, *self.weights], {"mlp": 1})
+
+    def test_products(self):
+        bias = torch.randn(48)
+        self.check(functional.linear, [self.x.view(2, 5, 32), self.weights[0], bias], {"linear": 1}, LINEAR)
+        self.check(functional.linear, [self.x.view(2, 5, 32), self.weights[0], bias], {})
+
+    def test_patterns_can_be_turned_off(self):
+        self.check(self.mlp, [self.x, *self.weights], {"swiglu": 1}, {"fusions": {"mlp": "off"}}, left=["turned off"])
+        self.check(self.mlp, [self.x, *self.weights], {}, {"fusions": {"mlp": "off", "fuse_swiglu": "off"}}, left=["turned off", "turned off"])
+
+    def test_losses(self):
+        labels = torch.randint(0, 48, (10,))
+        labels[3] = -100
+        for reduction in ("mean", "sum"):
+            self.check(lambda x, weight, r=reduction: functional.cross_entropy(functional.linear(x, weight).float(), labels, reduction=r) / 3,
+                       [self.x, self.weights[0]], {"linear_cross_entropy": 1})
+        for options, text in (({"label_smoothing": 0.1}, "label_smoothing"), ({"ignore_index": 0}, "ignore_index"), ({"weight": torch.rand(48)}, "weight")):
+            self.check(lambda x, weight, o=options: functional.cross_entropy(functional.linear(x, weight), labels.clamp(min=0), **o),
+                       [self.x, self.weights[0]], {}, left=[text])
+        self.check(lambda x, weight: functional.cross_entropy(functional.linear(x, weight).tanh(), labels), [self.x, self.weights[0]], {},
+                   left=["expected a product of a weight"])
+
+    def test_experts_of_both_chains(self):
+        for kind in ("batched_mm", "grouped_mm"):
+            model = build("qwen3_moe", num_hidden_layers=1)
+            model.set_experts_implementation(kind)
+            tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
+            function = compiled(lambda model=model, tokens=tokens: model(input_ids=tokens, labels=tokens).loss)
+            gradients(function, model.parameters())
+            with counted() as calls:
+                found = gradients(function, model.parameters())
+            self.assertEqual((calls["moe_experts"], calls["moe_experts_backward"]), (1, 1), kind)
+            want = gradients(lambda model=model, tokens=tokens: model(input_ids=tokens, labels=tokens).loss, model.parameters())
+            self.assertLess(distance(found, want), 2 * tolerance.parity_bounds(1, model.config.hidden_size, torch.float32)["gradient"], kind)
+
+    def test_experts_of_other_layouts_stay(self):
+        model = build("mixtral", num_hidden_layers=1)
+        experts = next(module for module in model.modules() if hasattr(module, "gate_up_proj"))
+        experts._is_expert_parallel = True
+        x, index, weights = torch.randn(6, model.config.hidden_size), torch.tensor([[0, 1], [2, 3]] * 3), torch.rand(6, 2)
+        torch._dynamo.reset()
+        explained = ab.torch.explain(experts, x, index, weights)
+        self.assertEqual(explained.raised.get("moe_experts", 0), 0)
+        self.assertIn("moe_experts", [site.pattern for site in explained.left])
+
+
+class Attention(Function):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.qkv = [torch.randn(2, 4, 10, 8), torch.randn(2, 2, 10, 8), torch.randn(2, 2, 10, 6)]
+
+    @staticmethod
+    def attend(mask=None, **options):
+        return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True, **options)
+
+    def test_ranges_of_keys(self):
+        causal = torch.ones(10, 10, dtype=torch.bool).tril()
+        packed = causal.clone()
+        packed[4:, :4] = False
+        left = (causal & (torch.arange(10) >= 3))[None, None].expand(2, 1, 10, 10)
+        before = dict(_masked.calls)
+        for mask in (causal, packed[None, None], left):
+            self.check(self.attend(mask), self.qkv, {"attention": 1})
+        self.assertEqual(_masked.calls["torch"], before["torch"])
+        self.assertGreater(_masked.calls["ours"], before["ours"])
+        for options in ({}, {"is_causal": True}, {"scale": 0.3}):
+            self.check(self.attend(**options), self.qkv, {"attention": 1})
+        # Fewer queries than keys: the first sees the first key alone.
+        self.check(self.attend(is_causal=True), [self.qkv[0][:, :, :4], *self.qkv[1:]], {"attention": 1})
+
+    def test_a_mask_with_gaps_is_computed_by_torch(self):
+        gaps = torch.rand(2, 1, 10, 10) < 0.5
+        gaps[..., 0] = True
+        backwards = torch.ones(10, 10, dtype=torch.bool).triu()  # a range, but one that begins earlier in other rows
+        for mask in (gaps, backwards.flip(0)):
+            before = dict(_masked.calls)
+            explained = self.check(self.attend(mask), self.qkv, {"attention": 1})
+            self.assertEqual(explained.torch_attention_calls, 1)
+            self.assertIn("1 calls of attention had a mask that is no range", str(explained))
+            self.assertEqual(_masked.calls["ours"], before["ours"])
+        with autocast():
+            self.check(self.attend(gaps), self.qkv, {"attention": 1}, bound=2.0**-6)
+
+    def test_what_stays(self):
+        for mask, text in ((torch.zeros(10, 10), "expected bool"), (torch.ones(2, 4, 10, 10, dtype=torch.bool), "differs between heads")):
+            self.check(self.attend(mask), self.qkv, {}, left=[text])
+        torch._dynamo.reset()
+        self.assertEqual(ab.torch.explain(self.attend(dropout_p=0.5), *self.qkv).left[0].reason, "it has dropout")
+
+    def test_second_derivatives_are_refused(self):
+        q = self.qkv[0].requires_grad_()
+        mask = torch.ones(2, 1, 10, 10, dtype=torch.bool)
+        out = _masked.masked_attention(q, *self.qkv[1:], mask, *_masked.mask_ranges(mask), scale=1.0)
+        gradient, = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        with self.assertRaisesRegex(NotImplementedError, "first derivatives alone"):
+            gradient.sum().backward()
+
+    def test_opcheck(self):
+        mask = torch.ones(10, 10, dtype=torch.bool).tril()[None, None].expand(2, 1, 10, 10)
+        torch.library.opcheck(torch.ops.anabatic.mask_ranges.default, (mask,))
+        for whole in (mask, mask.flip(2)):
+            leaves = [tensor.clone().requires_grad_() for tensor in self.qkv]
+            torch.library.opcheck(torch.ops.anabatic.masked_attention.default, (*leaves, whole, *_masked.mask_ranges(whole), 0.5, "", 7))
+
+
+class Others(unittest.TestCase):
+    def same(self, model, *arguments, **more):
+        function = compiled(model)
+
+        def run(of):
+            return gradients(lambda: of(*arguments, **more).loss if more else of(*arguments).square().sum(), model.parameters())
+
+        run(function)
+        with counted() as calls:
+            found = run(function)
+        want = run(model)
+        self.assertLess(distance(found, want), 200 * 2.0**-24)
+        return calls
+
+    def test_a_convolution_stays_in_pytorch(self):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        self.assertEqual(sum(self.same(model, torch.randn(4, 3, 8, 8)).values()), 0)
+        torch._dynamo.reset()
+        found = ab.torch.explain(model, torch.randn(4, 3, 8, 8))
+        self.assertEqual((found.raised, found.forward.share, found.backward.share), ({}, 0.0, 0.0))
+        self.assertGreater(found.forward.flops["aten::convolution"], 0)
+
+    def test_an_mlp(self):
+        torch.manual_seed(0)
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.RMSNorm(32, eps=1e-5)
+                self.gate, self.up, self.down = nn.Linear(32, 48, bias=False), nn.Linear(32, 48, bias=False), nn.Linear(48, 32, bias=False)
+
+            def forward(self, x):
+                y = self.norm(x)
+                return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+        model = Net()
+        self.assertEqual(self.same(model, torch.randn(20, 32)), {name: 1 for name in ("rms_norm", "rms_norm_backward", "mlp", "mlp_backward")})
+        torch._dynamo.reset()
+        found = ab.torch.explain(model, torch.randn(20, 32))
+        self.assertEqual((found.forward.share, found.backward.share), (1.0, 1.0))
+
+    def test_gpt2(self):
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                                         bos_token_id=None, eos_token_id=None, use_cache=False)
+        model = transformers.GPT2LMHeadModel(config).train()
+        tokens = torch.randint(0, 96, (2, LENGTH))
+        calls = self.same(model, input_ids=tokens, labels=tokens)
+        self.assertEqual((calls["masked_attention"], calls["masked_attention_backward"]), (2, 2))
+
+
+class Options(unittest.TestCase):
+    def refuse(self, text, options=None, mode=None):
+        torch._dynamo.reset()
+        with self.assertRaisesRegex(torch._dynamo.exc.BackendCompilerFailed, text) as caught:
+            torch.compile(lambda x: x + 1, backend="anabatic", options=options, mode=mode)(torch.ones(2))
+        self.assertIsInstance(caught.exception.inner_exception, ab.InvalidArgument)
+
+    def test_unknown_ones_name_the_nearest(self):
+        self.refuse(r"\[compile\] options: expected fusions, rest, got 'fusion'; the nearest is 'fusions'", {"fusion": {}})
+        self.refuse(r"got 'rmsnorm'; the nearest is 'rms_norm'", {"fusions": {"rmsnorm": "on"}})
+        self.refuse(r"expected on, off, got 'of'; the nearest is 'off'", {"fusions": {"mlp": "of"}})
+        self.refuse(r"expected eager, inductor, got 'induct'; the nearest is 'inductor'", {"rest": "induct"})
+        self.refuse(r"\[compile\] options\['fusions'\]: expected a dict", {"fusions": "off"})
+        self.refuse(r"\[compile\] mode: expected none, got 'max-autotune'", None, "max-autotune")
+
+    def test_inductor_runs_the_rest(self):
+        torch.manual_seed(0)
+        x, weight = torch.randn(10, 32), torch.rand(32, requires_grad=True)
+
+        def function(x):
+            return (ops.rms_norm(x, weight, 1e-5).sin() * 2).sum()
+
+        fast = compiled(lambda x: (functional.rms_norm(x, (32,), weight, 1e-5).sin() * 2).sum(), {"rest": "inductor"})
+        gradients(lambda: fast(x), [weight])
+        with counted() as calls:
+            found = gradients(lambda: fast(x), [weight])
+        self.assertEqual(calls, {"rms_norm": 1, "rms_norm_backward": 1})
+        self.assertLess(distance(found, gradients(lambda: function(x), [weight])), 200 * 2.0**-24)
+        with open("/proc/self/maps") as maps:
+            self.assertLessEqual(len({line.split()[-1] for line in maps if "libgomp" in line or "libomp" in line}), 1)
+
+    def test_an_installed_package_is_found_without_an_import(self):
+        text = (ROOT / "pyproject.toml").read_text()
+        point = text.split("[project.entry-points.torch_dynamo_backends]\n")[1].split("\n\n")[0].replace('"', "")
+        with tempfile.TemporaryDirectory() as scratch:
+            info = pathlib.Path(scratch) / "anabatic-1.0.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text("Metadata-Version: 2.1\nName: anabatic\nVersion: 1.0\n")
+            (info / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{point}\n")
+            code = ("import sys, torch\nassert 'anabatic' in torch.compiler.list_backends() and 'anabatic' not in sys.modules\n"
+                    "f = torch.compile(lambda x: x * 2, backend='anabatic')\nassert f(torch.ones(2)).sum() == 4 and 'anabatic.torch' in sys.modules")
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+                                  env=os.environ | {"PYTHONPATH": os.pathsep.join([scratch, os.environ.get("PYTHONPATH", "")])})
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
