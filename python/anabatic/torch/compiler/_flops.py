@@ -49,7 +49,7 @@ def _ours(name: str, values: Sequence[Any]) -> tuple[int, int]:
         # The rows are those of all sequences, and do not tell their number: the batch counts as one sequence.
         once = 2 * q[0] * k[0] * (q[1] + v[1] // kv_heads * heads)
         return (once * 5 // 2, 0) if backward else (once, 0)
-    if base not in ("mlp", "moe_experts", "grouped_linear", "linear_cross_entropy"):
+    if base not in ("mlp", "gated_mlp", "moe_experts", "linear", "grouped_linear", "linear_cross_entropy"):
         return 0, 0
     x, weight = _shape(values[0]), _shape(values[1])
     rows = x[0]
@@ -58,6 +58,9 @@ def _ours(name: str, values: Sequence[Any]) -> tuple[int, int]:
     first = 2 * rows * weight[-1] * weight[-2]
     second = first // 2 if base in ("mlp", "moe_experts") else 0
     needs = values[-1]
+    if base == "gated_mlp":  # x, gate, up and down: three products of one size
+        wanted = needs & 1, needs & 2, needs & 4, needs & 8
+        return (first * (1 + 2 * bool(wanted[0]) + sum(map(bool, wanted[1:]))) if backward else 3 * first, 0)
     if base == "linear_cross_entropy":
         # The forward makes the gradients too.
         return (0, 0) if backward else (first, first * (needs & 3).bit_count())

@@ -19,7 +19,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def mlp(x: Tensor, gate: Tensor, up: Tensor | None, down: Tensor, dtype: torch.dtype) -> Tensor:
     """gate is that of both where there is no up."""
-    return ops.mlp(x, gate if up is None else torch.cat([gate, up]), down).to(dtype)
+    return (ops.mlp(x, gate, down) if up is None else ops.gated_mlp(x, gate, up, down)).to(dtype)
 
 
 def experts(x: Tensor, gate_up: Tensor, down: Tensor, index: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -27,9 +27,7 @@ def experts(x: Tensor, gate_up: Tensor, down: Tensor, index: Tensor, weights: Te
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    rows = x.reshape(-1, x.shape[-1])
-    offsets = torch.arange(2, dtype=torch.int32) * rows.shape[0]
-    out = ops.grouped_linear(rows, weight[None], offsets).view(*x.shape[:-1], weight.shape[0])
+    out = ops.linear(x, weight)
     return (out if bias is None else out + bias.to(out.dtype)).to(dtype)
 
 

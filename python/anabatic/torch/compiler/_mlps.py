@@ -65,8 +65,6 @@ def find_mlp(node: Any) -> Match | str | None:
         linears, between = [joined[0]], joined[1]
     else:
         linears, between = [gate, up], []
-        if not torch.is_grad_enabled():
-            return "without gradients, joining the weights of gate and up costs more than it saves"
     if any(name_of(linear) != "linear" for linear in linears):
         return "gate and up are no products of a weight"
     if any(argument(linear, 2, "bias") is not None for linear in (*linears, node)):
