@@ -150,6 +150,8 @@ class Models(unittest.TestCase):
             if layers == 2:
                 raised = dict(found.raised)
                 raised.pop("linear")
+                if "mlp" in raised:
+                    raised["gated_mlp"] = raised.pop("mlp")
                 self.assertEqual(raised, MODELS[name][1] | {"linear_cross_entropy": 1}, name)
             self.assertEqual(found.raised["linear_cross_entropy"], 1)
             self.assertEqual(found.left, [], name)
@@ -368,6 +370,25 @@ class Patterns(Function):
             self.assertEqual((calls["moe_experts"], calls["moe_experts_backward"]), (1, 1), kind)
             want = gradients(lambda model=model, tokens=tokens: model(input_ids=tokens, labels=tokens).loss, model.parameters())
             self.assertLess(distance(found, want), 2 * tolerance.parity_bounds(1, model.config.hidden_size, torch.float32)["gradient"], kind)
+
+    def test_autocast_to_fp16_is_pytorchs(self):
+        model = build("mixtral", num_hidden_layers=1)
+        tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
+
+        def inside(dtype):
+            with torch.autocast("cpu", dtype):
+                return model(input_ids=tokens, labels=tokens).loss
+
+        # The experts of grouped_mm compute in float32 there, and their swiglu is one of float32.
+        for dtype, raised in ((torch.float16, {"rms_norm": 3, "swiglu": 1}),
+                              (torch.bfloat16, {"rms_norm": 3, "moe_experts": 1, "attention": 1, "linear_cross_entropy": 1})):
+            torch._dynamo.reset()
+            found = ab.torch.explain(inside, dtype)
+            self.assertEqual((found.raised, found.graphs), (raised, 1))
+        with torch.autocast("cpu", torch.float16):
+            torch._dynamo.reset()
+            found = ab.torch.explain(model, input_ids=tokens)
+        self.assertIn("expected autocast to bfloat16, got torch.float16", [site.reason for site in found.left])
 
     def test_experts_of_other_layouts_stay(self):
         model = build("mixtral", num_hidden_layers=1)

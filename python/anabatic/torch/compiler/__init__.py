@@ -24,7 +24,8 @@ _GROUP = "torch_dynamo_backends"
 _log = logging.getLogger("anabatic")
 
 
-def anabatic(gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+def anabatic(gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
+             options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """The back end. options: "fusions", a dict of "on" and "off" by pattern; "rest", "eager" or "inductor"."""
     chosen = read(mode, options)
     for site in raise_graph(gm, chosen.patterns):

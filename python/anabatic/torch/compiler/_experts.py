@@ -52,7 +52,8 @@ class _Chain:
         return self.take(node, "reshape", "view", "flatten", helper=True).args[0]
 
 
-def find(node: Any) -> Match | str | None:
+def find(node: Any, autocast: torch.dtype | None) -> Match | str | None:
+    """autocast: to what, at this node."""
     if name_of(node) != "sum" or argument(node, 1, "dim") not in (1, (1,), [1]) or len(shape(node)) != 2:
         return None
     chain = _Chain()
@@ -66,7 +67,7 @@ def find(node: Any) -> Match | str | None:
             return None
         if grouped and not (isinstance(rows.args[0], Node) and name_of(rows.args[0]) == "mul"):
             return None
-        return (_grouped if grouped else _batched)(node, chain, rows, shape(view)[1])
+        return (_grouped if grouped else _batched)(node, chain, rows, shape(view)[1], autocast)
     except _Differs as differs:
         return str(differs)
 
@@ -80,7 +81,7 @@ def _weighted(chain: _Chain, node: Any) -> tuple[Any, Any]:
     raise _Differs("expected rows times their weights")
 
 
-def _grouped(node: Any, chain: _Chain, rows: Any, top_k: Any) -> Match | str:
+def _grouped(node: Any, chain: _Chain, rows: Any, top_k: Any, autocast: torch.dtype | None) -> Match | str:
     chain.take(rows, "getitem")
     weighted, back = rows.args[:2]
     out, weights = _weighted(chain, weighted)
@@ -123,7 +124,7 @@ def _grouped(node: Any, chain: _Chain, rows: Any, top_k: Any) -> Match | str:
         raise _Differs("expected rows sorted by expert")
     if argument(offsets, 1, "dim") != 0 or options != {"bins": num, "min": 0, "max": num - 1}:
         raise _Differs(f"expected groups that are all of {num} experts")
-    return _finish(node, chain, x, gate_up, down, chain.flat(ids), weights, top_k)
+    return _finish(node, chain, x, gate_up, down, chain.flat(ids), weights, top_k, autocast)
 
 
 def _product(chain: _Chain, node: Any) -> tuple[Any, Any, Any]:
@@ -150,7 +151,7 @@ def _gate(chain: _Chain, inner: Any) -> Any:
     return parts[0]
 
 
-def _batched(node: Any, chain: _Chain, rows: Any, top_k: Any) -> Match | str:
+def _batched(node: Any, chain: _Chain, rows: Any, top_k: Any, autocast: torch.dtype | None) -> Match | str:
     out, weights = _weighted(chain, rows)
     weights = chain.flat(weights)
     inner, down, ids = _row_product(chain, out)
@@ -160,7 +161,7 @@ def _batched(node: Any, chain: _Chain, rows: Any, top_k: Any) -> Match | str:
     repeated = chain.take(chain.uncast(joined), "repeat_interleave")
     if not same(argument(repeated, 1, "repeats"), top_k) or argument(repeated, 2, "dim") != 0:
         raise _Differs("expected each token k times")
-    return _finish(node, chain, repeated.args[0], gate_up, down, chain.flat(ids), weights, top_k)
+    return _finish(node, chain, repeated.args[0], gate_up, down, chain.flat(ids), weights, top_k, autocast)
 
 
 def _row_product(chain: _Chain, node: Any) -> tuple[Any, Any, Any]:
@@ -176,7 +177,8 @@ def _row_product(chain: _Chain, node: Any) -> tuple[Any, Any, Any]:
     return column.args[0], weight.args[0], weight.args[1]
 
 
-def _finish(node: Any, chain: _Chain, x: Any, gate_up: Any, down: Any, index: Any, weights: Any, top_k: Any) -> Match | str:
+def _finish(node: Any, chain: _Chain, x: Any, gate_up: Any, down: Any, index: Any, weights: Any, top_k: Any,
+            autocast: torch.dtype | None) -> Match | str:
     if len(shape(x)) != 2 or len(shape(index)) != 2 or len(shape(weights)) != 2 or len(shape(gate_up)) != 3 or len(shape(down)) != 3:
         return "expected x [T, H], index and weights [T, k] and two stacks of matrices"
     if not same(shape(index)[1], top_k) or not same(shape(weights)[1], top_k):
@@ -186,7 +188,9 @@ def _finish(node: Any, chain: _Chain, x: Any, gate_up: Any, down: Any, index: An
     kinds = {dtype(gate_up), dtype(down)}
     if len(kinds) != 1 or not kinds < set(_FLOATS) or dtype(x) not in _FLOATS or dtype(weights) not in _FLOATS:
         return f"expected float32 or bfloat16, got {dtype(x)} and weights of {' and '.join(sorted(map(str, kinds)))}"
-    if not torch.is_autocast_enabled("cpu") and dtype(x) not in kinds:
+    if autocast not in (None, torch.bfloat16):
+        return f"expected autocast to bfloat16, got {autocast}"
+    if autocast is None and dtype(x) not in kinds:
         return f"expected one dtype, got {dtype(x)} and weights of {next(iter(kinds))}"
     to = dtype(node)
 

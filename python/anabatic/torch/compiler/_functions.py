@@ -41,8 +41,8 @@ def range_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float 
     """Of all keys, or of those up to the query's own place; like scaled_dot_product_attention."""
     batch, length, keys = q.shape[0], q.shape[2], k.shape[2]
     begin = torch.zeros((batch, length), dtype=torch.int32)
-    end = (torch.arange(1, length + 1, dtype=torch.int32).clamp(max=keys) if causal else torch.full((length,), keys, dtype=torch.int32)).expand(batch, length)
-    return ops.attention(q, k, v, begin, end, scale=scale).transpose(1, 2).to(dtype)
+    end = torch.arange(1, length + 1, dtype=torch.int32).clamp(max=keys) if causal else torch.full((length,), keys, dtype=torch.int32)
+    return ops.attention(q, k, v, begin, end.expand(batch, length), scale=scale).transpose(1, 2).to(dtype)
 
 
 def ranges(mask: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

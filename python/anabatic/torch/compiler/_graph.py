@@ -30,7 +30,8 @@ _FUNCTIONS: dict[Any, str] = {
 _METHODS = frozenset({"mul", "add", "pow", "square", "mean", "rsqrt", "sort", "cumsum", "chunk", "sum", "transpose", "view", "reshape", "flatten",
                       "unsqueeze", "squeeze", "repeat_interleave", "to", "float", "type_as", "type", "contiguous", "expand", "bmm", "bfloat16"})
 # The least number of arguments by place; calls that name them are left alone.
-_LEAST = {"mul": 2, "add": 2, "pow": 2, "floordiv": 2, "getitem": 2, "setitem": 3, "linear": 2, "bmm": 2, "attention": 0, "cross_entropy": 0, "rms_norm": 0}
+_LEAST = {"mul": 2, "add": 2, "pow": 2, "floordiv": 2, "getitem": 2, "setitem": 3, "linear": 2, "bmm": 2,
+          "attention": 0, "cross_entropy": 0, "rms_norm": 0}
 _CASTS = ("to", "float", "type_as", "type", "bfloat16")
 _STATE = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode")
 
@@ -115,6 +116,16 @@ class Places:
     def __init__(self, graph: Graph) -> None:
         self.order = {node: place for place, node in enumerate(graph.nodes)}
         self.changes = [node for node in graph.nodes if _changes(node)]
+        # What autocast turns products into at each node, inside the caller's autocast and the graph's own.
+        self.autocast: dict[Node, torch.dtype | None] = {}
+        states: list[torch.dtype | None] = [torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None]
+        for node in graph.nodes:
+            if _name(node) == "_enter_autocast":
+                device, to, enabled = (*node.args, *(None, None, None))[:3]
+                states.append(states[-1] if device != "cpu" else None if enabled is False else to or torch.get_autocast_dtype("cpu"))
+            elif _name(node) == "_exit_autocast" and len(states) > 1:
+                states.pop()
+            self.autocast[node] = states[-1]
 
     def obstacle(self, match: Match) -> str:
         """Why an operator at the place of the last node would not compute what the nodes do; "" if it does."""

@@ -90,7 +90,7 @@ def product_dtypes(node: Any, x: Any, *weights: Any) -> str:
     """Why an operator with products may not take the place of torch's: their dtypes are not those of a run, or of autocast."""
     kinds = {dtype(weight) for weight in weights}
     if len(kinds) != 1 or not kinds < set(_FLOATS) or dtype(x) not in _FLOATS or dtype(node) not in _FLOATS:
-        return f"expected float32 or bfloat16, got {dtype(x)} and weights of {' and '.join(sorted(map(str, kinds)))}"
+        return f"expected float32 or bfloat16, got {dtype(x)} and weights of {' and '.join(sorted(map(str, kinds)))}, result {dtype(node)}"
     if not (dtype(x) in kinds and dtype(node) == dtype(x)) and dtype(node) != torch.bfloat16:
         return f"{dtype(x)} and weights of {next(iter(kinds))} give {dtype(node)}, which autocast to bfloat16 does not"
     return ""

@@ -48,8 +48,13 @@ def _raise_one(module: GraphModule, patterns: dict[str, bool]) -> list[Site]:
     places = Places(graph)
     masks: dict[Node, Node] = {}
     finders: dict[str, _Find] = {
-        "moe_experts": _experts.find, "attention": lambda node: _attention.find(node, masks), "rms_norm": _norms.find,
-        "linear_cross_entropy": _products.find_loss, "mlp": _mlps.find_mlp, "swiglu": _mlps.find_swiglu, "linear": _products.find_linear,
+        "moe_experts": lambda node: _experts.find(node, places.autocast.get(node)),
+        "attention": lambda node: _attention.find(node, masks),
+        "rms_norm": _norms.find,
+        "linear_cross_entropy": _products.find_loss,
+        "mlp": _mlps.find_mlp,
+        "swiglu": _mlps.find_swiglu,
+        "linear": _products.find_linear,
     }
     sites: list[Site] = []
     for pattern in PATTERNS:
