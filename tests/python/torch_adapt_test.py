@@ -378,6 +378,23 @@ class Attention(Case):
         self.assertIsNone(_attention.ranges_of(holed[None, None]))
         both = torch.stack([causal, padded])[:, None]
         self.assertEqual(_attention.ranges_of(both)[0].shape, (2, 6))
+        # Two documents, and padding that sees nothing: no range may go back.
+        packed = causal & ((place < 2) == (place < 2)[:, None]) & (place < 4) & (place < 4)[:, None]
+        begin, end = _attention.ranges_of(packed[None, None])
+        self.assertEqual((begin.tolist(), end.tolist()), ([[0, 0, 2, 2, 4, 4]], [[1, 2, 3, 4, 4, 4]]))
+        self.assertIsNone(_attention.ranges_of((place < 6 - place[:, None])[None, None]))
+        self.assertIsNone(_attention.ranges_of((place == (5 - place)[:, None])[None, None]))
+
+    def test_padding_that_sees_nothing(self):
+        model = build("llama")
+        place = torch.arange(20)
+        packed = ((place <= place[:, None]) & ((place < 7) == (place < 7)[:, None]) & (place < 15) & (place < 15)[:, None])[None, None].repeat(2, 1, 1, 1)
+        inputs = {**batch(), "attention_mask": packed}
+        inputs["labels"] = inputs["input_ids"].masked_fill(place >= 15, -100)
+        before = step(model, inputs)
+        report = adapt(model)
+        self.assert_near(step(model, inputs), before)
+        self.assertEqual(report.calls["attention"], {})
 
     def test_calls_that_go_to_torch_are_counted(self):
         model = build("llama")

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +22,10 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . import _proof, ops
+from ._mask import Ranges, ranges_of
+from ._report import count_call
 
 _DTYPES = (torch.float32, torch.bfloat16)
-Ranges = tuple[Tensor, Tensor]  # begin and end, int32 [B, S]
 
 
 def register(name: str) -> None:
@@ -52,7 +52,7 @@ def forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_ma
     why = _refusal(module, query, key, value, attention_mask, dropout, options)
     ranges = None if why else _ranges(module, query, attention_mask, is_causal)
     if ranges is None:
-        _count(module, why or "a row of the mask is no range of keys")
+        count_call(module, why or "a row of the mask is no range of keys")
         return _by_torch(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options)
     return _by_operator(query, key, value, ranges, options.get("s_aux"), scaling), None
 
@@ -140,30 +140,6 @@ def _of_mask(attention_mask: Tensor) -> Ranges | None:
 @torch.compiler.disable
 def _outside_of_graph(attention_mask: Tensor) -> Ranges | None:
     return _of_mask(attention_mask)
-
-
-def ranges_of(attention_mask: Tensor) -> Ranges | None:
-    """Bool [B, 1, S, K] as ranges int32 [B, S], or None where a row sees no range. A row that sees nothing is [0, 0)."""
-    seen = attention_mask[:, 0]
-    if seen.shape[0] > 1 and seen.stride(0) == 0:
-        seen = seen[:1]
-    keys = seen.shape[-1]
-    count = seen.sum(-1, dtype=torch.int32)
-    marks = seen.view(torch.uint8) if seen.is_contiguous() else seen.to(torch.uint8)
-    begin = marks.argmax(-1).to(torch.int32)
-    end = keys - marks.flip(-1).argmax(-1).to(torch.int32)
-    end = torch.where(count > 0, end, begin)
-    if not bool((end - begin == count).all()):
-        return None
-    return begin, end
-
-
-def _count(module: nn.Module, why: str) -> None:
-    if torch.compiler.is_compiling():
-        return  # a counter would be a guard
-    calls: Counter[str] | None = module.__dict__.get("_anabatic_calls")
-    if calls is not None:
-        calls[why] += 1
 
 
 @dataclass

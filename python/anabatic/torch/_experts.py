@@ -2,7 +2,6 @@
 """Experts through the registry of transformers: one operator for all that is after the router."""
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from transformers.integrations.moe import ExpertsInterface, _default_apply_gate, grouped_mm_experts_forward
 
 from . import _modules, _proof, ops
+from ._report import count_call
 
 # What the layout flags of a module have to be. Older versions lack some, and mean these.
 _LAYOUT = {
@@ -31,21 +31,13 @@ def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
     if not why and hidden_states.ndim != 2:
         why = "its input is no matrix of tokens"
     if why:
-        _count(self, why)
+        count_call(self, why)
         old: Tensor = grouped_mm_experts_forward(self, hidden_states, top_k_index, top_k_weights)
         return old
     kind = _modules.activation(self)
     assert kind is not None  # or it is refused
     # An adapter's weights are computed by each reading.
     return ops.moe_experts(hidden_states, self.gate_up_proj, self.down_proj, top_k_index, top_k_weights, activation=kind)
-
-
-def _count(module: nn.Module, why: str) -> None:
-    if torch.compiler.is_compiling():
-        return  # a counter would be a guard
-    calls: Counter[str] | None = module.__dict__.get("_anabatic_calls")
-    if calls is not None:
-        calls[why] += 1
 
 
 def is_experts(module: nn.Module) -> bool:

@@ -8,6 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+from torch import nn
+
 PARTS = ("experts", "attention", "norms", "mlp", "loss")
 
 
@@ -21,6 +24,15 @@ class AdaptRow:
     share: float  # of the step's FLOPs
     adapted: bool
     reason: str = ""  # why not; for an adapted row, what to know about it
+
+
+def count_call(module: nn.Module, why: str) -> None:
+    """Counts a call of an adapted module that went to PyTorch, for AdaptReport.calls."""
+    if torch.compiler.is_compiling():
+        return  # a counter would be a guard
+    calls: Counter[str] | None = module.__dict__.get("_anabatic_calls")
+    if calls is not None:
+        calls[why] += 1
 
 
 @dataclass(frozen=True)
