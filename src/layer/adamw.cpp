@@ -23,14 +23,15 @@ TensorView view_of(const TensorType& type, const void* data) {
   return {.data = static_cast<std::byte*>(const_cast<void*>(data)), .type = &type};
 }
 
-void require_fraction(const char* name, double value) {
-  ANABATIC_REQUIRE(value >= 0 && value < 1, "[adamw] {}: expected a number in [0, 1), got {}", name,
-                   value);
-}
-
-void require_not_below_zero(const char* name, double value) {
-  ANABATIC_REQUIRE(std::isfinite(value) && value >= 0,
-                   "[adamw] {}: expected a number of at least 0, got {}", name, value);
+// As the rule's own table says.
+void check_numbers(const spec::Attributes& attributes) {
+  for (const spec::RuleNumber& number : spec::row_of(spec::UpdateRule::kAdamw).numbers) {
+    const double value = spec::get_double(attributes, number.name);
+    const bool is_fraction = number.range == spec::NumberRange::kFraction;
+    ANABATIC_REQUIRE(std::isfinite(value) && value >= 0 && (!is_fraction || value < 1),
+                     "[adamw] {}: expected a number {}, got {}", number.name,
+                     is_fraction ? "in [0, 1)" : "of at least 0", value);
+  }
 }
 
 }  // namespace
@@ -57,7 +58,9 @@ struct AdamW::Impl {
       if (!kernel->supports(problem)) continue;
       const std::int64_t bytes =
           kernel->workspace_bytes != nullptr ? kernel->workspace_bytes(problem) : 0;
-      if (bytes > std::ssize(workspace)) workspace.resize(static_cast<std::size_t>(bytes + 63));
+      // With room to begin at a multiple of 64.
+      const std::int64_t room = bytes + 63;
+      if (room > std::ssize(workspace)) workspace.resize(static_cast<std::size_t>(room));
       const std::vector<std::byte> prepared =
           kernel->prepare != nullptr ? kernel->prepare(problem) : std::vector<std::byte>();
       ANABATIC_CHECK(prepared.empty(), "[adamw] {} prepares", kernel->name);
@@ -100,22 +103,20 @@ double AdamW::sum_squares(std::span<const AdamWParameter> parameters) {
 
 void AdamW::update(std::span<const AdamWParameter> parameters, const AdamWNumbers& numbers,
                    double learning_rate, std::int64_t step, double clip_factor) {
-  require_fraction("beta1", numbers.beta1);
-  require_fraction("beta2", numbers.beta2);
-  require_not_below_zero("epsilon", numbers.epsilon);
-  require_not_below_zero("weight_decay", numbers.weight_decay);
-  require_not_below_zero("learning_rate", learning_rate);
+  ANABATIC_REQUIRE(std::isfinite(learning_rate) && learning_rate >= 0,
+                   "[adamw] expected a learning rate of at least 0, got {}", learning_rate);
   ANABATIC_REQUIRE(step >= 1 && step <= std::numeric_limits<std::int32_t>::max(),
                    "[adamw] expected a step of at least 1, got {}", step);
   const bool is_bf16 = numbers.moments == LayerDtype::kBFloat16;
   ANABATIC_REQUIRE(is_bf16 || numbers.moments == LayerDtype::kFloat32,
                    "[adamw] expected moments in f32 or bf16");
-  const std::lock_guard lock(impl_->mutex);
   spec::Attributes attributes = spec::to_attributes(spec::OptimizerStep{});
   attributes["beta1"] = numbers.beta1;
   attributes["beta2"] = numbers.beta2;
   attributes["epsilon"] = numbers.epsilon;
   attributes["weight_decay"] = numbers.weight_decay;
+  check_numbers(attributes);
+  const std::lock_guard lock(impl_->mutex);
   const TensorType number{.dtype = DType::kFloat32, .shape = {}};
   const TensorType count{.dtype = DType::kInt32, .shape = {}};
   const auto clip = static_cast<float>(clip_factor), rate = static_cast<float>(learning_rate);

@@ -2,6 +2,7 @@
 """AdamW against torch.optim.AdamW, and the modules."""
 import copy
 import io
+import os
 import sys
 import unittest
 
@@ -113,6 +114,20 @@ class Optimizer(unittest.TestCase):
             torch.set_num_threads(before)
         for other in results[1:]:
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(results[0], other)))
+
+    def test_a_forked_child_updates_on_one_thread(self):
+        ours = model()
+        mine = anabatic.torch.AdamW(ours, **SETTINGS, max_norm=0.5)
+        set_gradients(ours, 0)
+        mine.step()
+        set_gradients(ours, 1)
+        child = os.fork()
+        if child == 0:
+            mine.step()
+            os._exit(int(sum(parameter.detach().double().sum() for parameter in ours).item() * 1e6) % 251)
+        mine.step()
+        want = int(sum(parameter.detach().double().sum() for parameter in ours).item() * 1e6) % 251
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), want)
 
     def test_bad_input_is_refused(self):
         for wrong, kind, text in (({"lr": -1.0}, ValueError, r"\[AdamW\] lr: got -1.0"), ({"betas": (1.0, 0.9)}, ValueError, "betas"),

@@ -47,7 +47,8 @@ class Op:
         return sum(1 << self.names.index(name) for name in self.gradients)
 
 
-def _loaded_openmp() -> str:
+@functools.cache
+def loaded_openmp() -> str:
     """The file of the OpenMP runtime that torch computes with; "" if it is none of GNU's."""
     with open("/proc/self/maps") as maps:
         files = {line.split(None, 5)[5].strip() for line in maps if "libgomp" in line}
@@ -55,24 +56,25 @@ def _loaded_openmp() -> str:
     return min(files, key=lambda file: (not file.startswith(own), file), default="")
 
 
-@functools.cache
-def host() -> _core.Layers:
+class _Host:
     """The layers of this process, on torch's own threads."""
-    return _core.Layers(torch.get_num_threads(), _loaded_openmp())
+
+    def __init__(self) -> None:
+        self.made: _core.Layers | None = None
+        self.threads = 0
+
+    def layers(self) -> _core.Layers:
+        """With as many threads as torch has now."""
+        threads = torch.get_num_threads()
+        if self.made is None:
+            self.made = _core.Layers(threads, loaded_openmp())
+        elif threads != self.threads:
+            self.made.set_threads(threads)
+        self.threads = threads
+        return self.made
 
 
-@functools.cache
-def _threads() -> list[int]:
-    return [torch.get_num_threads()]
-
-
-def _current_host() -> _core.Layers:
-    layers, known = host(), _threads()
-    threads = torch.get_num_threads()
-    if known[0] != threads:
-        layers.set_threads(threads)
-        known[0] = threads
-    return layers
+_HOST = _Host()
 
 
 def _dtype(op: Op, operand: str, tensor: torch.Tensor) -> str:
@@ -104,9 +106,9 @@ def _probe(op: Op, shapes: Sequence[Any], dtypes: Sequence[str | None], attribut
     for blocks in (1, 2):
         probe = [(blocks * _ROWS, *shape[1:]) if shape is not None and name in op.rows else shape for name, shape in zip(op.names, shapes)]
         signature = _signature(op, probe, dtypes, attributes, needs)
-        if set(host().saved_outputs(signature)) - set(op.saved_outputs):
+        if set(_HOST.layers().saved_outputs(signature)) - set(op.saved_outputs):
             raise InternalError(f"[{op.name}] the backward reads an output that is not kept")
-        sizes.append(host().saved_bytes(signature))
+        sizes.append(_HOST.layers().saved_bytes(signature))
     each = sizes[1] - sizes[0]
     return sizes[0] - each, each
 
@@ -198,7 +200,7 @@ def register(library: torch.library.Library, op: Op) -> Call:
     def compute(tensors: Sequence[Any], attributes: tuple[Any, ...], needs: int) -> tuple[torch.Tensor, ...]:
         known = memory.find(tensors, attributes, needs)
         held = _contiguous(tensors)
-        layers = _current_host()
+        layers = _HOST.layers()
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in specs(tensors, attributes)]
         saved = torch.empty(known.size, dtype=torch.uint8)
         layers.forward(known.signature, [t.data_ptr() for t in held if t is not None], [output.data_ptr() for output in outputs],
@@ -224,7 +226,7 @@ def register(library: torch.library.Library, op: Op) -> Call:
         addresses = [0] * row.num_outputs
         for place, output in zip(row.saved_outputs, outputs):
             addresses[place] = output.data_ptr()
-        _current_host().backward(signature, [_address(t) for t in held if t is not None], addresses, saved.data_ptr(),
+        _HOST.layers().backward(signature, [_address(t) for t in held if t is not None], addresses, saved.data_ptr(),
                                  [_address(g) for g in given], [_address(made.get(name)) for name in present])
         return list(made.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from .. import _core
 from ..errors import InvalidArgument, Unsupported
-from ._register import _loaded_openmp
+from ._register import loaded_openmp
 
+_PROCESS = os.getpid()
 _MOMENTS = {"fp32": (torch.float32, "f32"), "bf16": (torch.bfloat16, "bf16")}
 # Addresses of value, gradient and moments; rows, columns; number of the parameter.
 _Row = tuple[int, int, int, int, int, int, int]
@@ -41,7 +43,7 @@ class AdamW(torch.optim.Optimizer):
         self.moments = moments
         self.grad_norm: float | None = None
         self._sweep: _core.AdamW | None = None
-        self._threads = 0
+        self._made_for = (0, 0)  # process and threads
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "foreach": None, "fused": None, **_OFF})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -52,7 +54,7 @@ class AdamW(torch.optim.Optimizer):
                                   f"{parameter.device}{'' if parameter.layout != torch.strided or parameter.is_contiguous() else ', strided'}")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "max_norm": self.max_norm, "moments": self.moments, "grad_norm": self.grad_norm, "_sweep": None, "_threads": 0}
+        return {**super().__getstate__(), "max_norm": self.max_norm, "moments": self.moments, "grad_norm": self.grad_norm, "_sweep": None, "_made_for": (0, 0)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for group in state_dict["param_groups"]:
@@ -90,9 +92,12 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def _current_sweep(self) -> _core.AdamW:
-        threads = torch.get_num_threads()
-        if self._sweep is None or self._threads != threads:
-            self._sweep, self._threads = _core.AdamW(threads, _loaded_openmp()), threads
+        # A forked child has none of the threads: it computes with one.
+        is_child = os.getpid() != _PROCESS
+        threads = 1 if is_child else torch.get_num_threads()
+        if self._sweep is None or self._made_for != (os.getpid(), threads):
+            self._sweep = _core.AdamW(threads, "" if is_child else loaded_openmp())
+            self._made_for = (os.getpid(), threads)
         return self._sweep
 
     def _rows_of(self, group: dict[str, Any]) -> dict[int, tuple[list[Tensor], list[_Row]]]:
