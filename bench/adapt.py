@@ -125,9 +125,7 @@ def compare(options, model):
 
 
 def compare_ops(options):
-    sys.path.insert(0, str(ROOT / "bench/peers"))
     import torch
-    import anabatic.torch
     from anabatic.torch import ops
     torch.set_num_threads(options.threads)
     for name, (experts, top_k, hidden, inner) in {"moe_coarse": (8, 2, 512, 1536), "moe_fine": (64, 8, 512, 256)}.items():

@@ -60,7 +60,8 @@ class ANABATIC_API Engine {
   // Plans, allocates and resumes, and owns train.output from then on. Nothing if that is done.
   void start();
   // The next step of train(), with the validation and the checkpoint that are due after it. Starts
-  // the run if need be. Empty: the run is over, and saved. An error ends the run, as in train().
+  // the run if need be. Empty: the run is over, and saved. An error ends the run, as in train();
+  // what is called next begins it again, from its last checkpoint.
   std::optional<StepMetrics> step();
   // The same with samples of the host in place of the step's own; of one rank. InvalidArgument if
   // there are more than micro_batch_size * gradient_accumulation_steps or one is invalid: the run

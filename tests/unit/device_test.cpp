@@ -12,14 +12,19 @@
 namespace anabatic::device {
 namespace {
 
+// Every thread number of a team of `count`, once a run.
+void expect_every_thread(ThreadTeam& team, int count, int num_runs) {
+  ASSERT_EQ(team.num_threads(), count);
+  std::vector<std::atomic<int>> calls(static_cast<std::size_t>(count));
+  for (int repeat = 0; repeat < num_runs; ++repeat)
+    team.run([&](int thread) { ++calls[static_cast<std::size_t>(thread)]; });
+  for (const auto& number : calls) EXPECT_EQ(number.load(), num_runs);
+}
+
 TEST(ThreadTeam, RunsEveryThreadOnce) {
   for (int count : {1, 2, 3, 7}) {
     ThreadTeam team(count);
-    ASSERT_EQ(team.num_threads(), count);
-    std::vector<std::atomic<int>> calls(static_cast<std::size_t>(count));
-    for (int repeat = 0; repeat < 500; ++repeat)
-      team.run([&](int thread) { ++calls[static_cast<std::size_t>(thread)]; });
-    for (const auto& number : calls) EXPECT_EQ(number.load(), 500);
+    expect_every_thread(team, count, 500);
   }
 }
 
@@ -101,11 +106,7 @@ TEST(ThreadTeamOfAHost, RunsEveryThreadNumberOnce) {
   for (const HostRun host : kHosts)
     for (int count : {1, 2, 3, 7}) {
       ThreadTeam team(count, host);
-      ASSERT_EQ(team.num_threads(), count);
-      std::vector<std::atomic<int>> calls(static_cast<std::size_t>(count));
-      for (int repeat = 0; repeat < 20; ++repeat)
-        team.run([&](int thread) { ++calls[static_cast<std::size_t>(thread)]; });
-      for (const auto& number : calls) EXPECT_EQ(number.load(), 20);
+      expect_every_thread(team, count, 20);
     }
 }
 
