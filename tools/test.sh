@@ -63,7 +63,7 @@ stage "AddressSanitizer and UBSan"
 # objects. Its watch over variables after their scope takes a fifth of compilation. --all and libFuzzer's builds have all of them.
 options="-fno-sanitize=null,alignment,object-size,vptr,pointer-overflow;-fno-sanitize-address-use-after-scope"
 # The planner's own tests take a sixth of this stage. What they plan runs in the tests of train and dist.
-folders="unit;ops;passes;layer;dist;train;error;fuzz;integration"
+folders="unit;ops;passes;plugin;layer;dist;train;error;fuzz;integration"
 [ "$all" = "--all" ] && options= && folders="$folders;plan"
 cmake --preset asan -DANABATIC_TESTS=ON -DANABATIC_SANITIZE_OPTIONS="$options" -DANABATIC_TEST_FOLDERS="$folders" >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
 cmake --build build/asan -j "$jobs"

@@ -35,6 +35,13 @@ struct Config {
     // Keep layers of multi-token prediction that the files hold: train them by train.mtp_loss_coef
     // and save them. false leaves them out.
     bool keep_mtp = true;
+    // Shared libraries with operators and kernels of others. `plugins` outside of a section is the
+    // same key.
+    std::vector<std::string> plugins{};
+    // Operators of the model that operators of plugins replace, wherever they are in a segment:
+    // {segment: mlp, op: swiglu, with: my_swiglu}.
+    // Allowed: {segment: NAME, op: NAME, with: NAME}.
+    std::vector<std::string> replace{};
   };
   Model model{};
 

@@ -60,8 +60,9 @@ struct LayerOptions {
   LayerHostRun host = nullptr;  // null: the engine has threads of its own
   // Programs are kept for this many bytes, those that were used last.
   std::int64_t cache_bytes = std::int64_t{64} << 20;
-  std::string only_kernels{};  // rows whose name starts with it; empty: all
-  bool poison = false;         // dead memory is filled with NaN before each call, for tests
+  std::string only_kernels{};          // rows whose name starts with it; empty: all
+  std::vector<std::string> plugins{};  // shared libraries whose ops are layers too
+  bool poison = false;                 // dead memory is filled with NaN before each call, for tests
 };
 
 // A layer for one signature. Copies are handles of one program.
@@ -105,6 +106,8 @@ class ANABATIC_API LayerEngine {
   // From the cache, or planned now. InvalidArgument naming layer, operand or attribute.
   LayerCall layer(const LayerSignature& signature);
 
+  // Adds a plugin to those of the options. InvalidArgument or ResourceError as it cannot be loaded.
+  void load_plugin(const std::string& path);
   void set_threads(int threads);  // of the layers that are asked for from now on
   std::int64_t num_programs() const;
   std::int64_t program_bytes() const;  // of the programs that are kept

@@ -16,6 +16,8 @@ def _text(key: str, value: object) -> str:
         return str(value)
     if isinstance(value, os.PathLike):
         return str(os.fspath(value))
+    if isinstance(value, Mapping) and all(isinstance(part, str) for pair in value.items() for part in pair):
+        return "{" + ", ".join(f"{name}: {word}" for name, word in value.items()) + "}"
     raise InvalidArgument(f"[config] {key}: expected text, a number, a path, True or False, or a list of these, got {type(value).__name__}")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._settings import flatten, split_config
+from .errors import InvalidArgument
 from .training import Config, Path, _Events
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ def plan(config: Config = None, overrides: Mapping[str, Any] | None = None) -> _
 def info(path: Path) -> dict[str, Any]:
     """What a model directory or a GGUF file holds, as `anabatic info --json` prints it; a dict."""
     found: dict[str, Any] = json.loads(_core.model_info(os.fspath(path)))
+    return found
+
+
+def load_plugin(path: Path) -> dict[str, Any]:
+    """Loads and checks a plugin; a dict of its ops and kernels. A run uses it by its keys: {"plugins": [path], "model.replace": [...]}."""
+    found = info(path)
+    if "plugin" not in found:
+        raise InvalidArgument(f"[plugin] expected a shared library, got {os.fspath(path)}")
     return found
 
 

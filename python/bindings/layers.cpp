@@ -58,6 +58,11 @@ LayerDtype dtype_of(const std::string& name) {
   throw InvalidArgument(fmt::format("[layers] expected f32, bf16, i32 or i64, got {}", name));
 }
 
+std::string name_of(LayerDtype dtype) {
+  constexpr const char* kNames[] = {"f32", "bf16", "i32", "i64"};
+  return kNames[static_cast<std::size_t>(dtype)];
+}
+
 // Name, dtype, shape.
 using Operand = std::tuple<std::string, std::string, std::vector<std::int64_t>>;
 using Addresses = std::vector<std::uintptr_t>;  // 0: none
@@ -140,6 +145,19 @@ class Layers {
   }
   bool is_hosted() const { return is_hosted_; }
 
+  void load_plugin(const std::string& path) {
+    engine_->load_plugin(path);
+    single_->load_plugin(path);
+    plugins_.push_back(path);
+  }
+
+  std::vector<Operand> outputs(const LayerSignature& signature) {
+    std::vector<Operand> outputs;
+    for (const LayerTensor& output : call(signature).outputs())
+      outputs.emplace_back(output.name, name_of(output.dtype), output.shape);
+    return outputs;
+  }
+
   // Bytes of the buffer for what is saved.
   std::int64_t saved_bytes(const LayerSignature& signature) {
     std::int64_t bytes = 0;
@@ -189,8 +207,8 @@ class Layers {
     if (::getpid() != pid_) {
       (void)engine_.release();  // whose threads nobody can join
       (void)single_.release();  // whose lock may be held for good
-      engine_ = std::make_unique<LayerEngine>();
-      single_ = std::make_unique<LayerEngine>();
+      engine_ = std::make_unique<LayerEngine>(LayerOptions{.plugins = plugins_});
+      single_ = std::make_unique<LayerEngine>(LayerOptions{.plugins = plugins_});
       pid_ = ::getpid();
       is_hosted_ = false;
     }
@@ -209,6 +227,7 @@ class Layers {
 
   bool is_hosted_;
   std::unique_ptr<LayerEngine> engine_, single_;
+  std::vector<std::string> plugins_;
   pid_t pid_ = ::getpid();
 };
 
@@ -275,6 +294,8 @@ void bind_layers(nb::module_& core) {
       .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("openmp"))
       .def("set_threads", &Layers::set_threads, nb::arg("threads"), Release())
       .def_prop_ro("is_hosted", &Layers::is_hosted)
+      .def("load_plugin", &Layers::load_plugin, nb::arg("path"), Release())
+      .def("outputs", &Layers::outputs, nb::arg("signature"), Release())
       .def("saved_bytes", &Layers::saved_bytes, nb::arg("signature"), Release())
       .def("saved_outputs", &Layers::saved_outputs, nb::arg("signature"), Release())
       .def("forward", &Layers::forward, nb::arg("signature"), nb::arg("inputs"), nb::arg("outputs"),

@@ -100,13 +100,18 @@ std::vector<std::string> split_brackets(std::vector<std::string> values) {
   if (values.size() != 1 || values[0].size() < 2 || values[0].front() != '[' ||
       values[0].back() != ']')
     return values;
-  std::vector<std::string> items;
-  std::string rest = values[0].substr(1, values[0].size() - 2);
-  while (!rest.empty()) {
-    const auto comma = rest.find(',');
-    items.push_back(trimmed(rest.substr(0, comma)));
-    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+  // A comma within braces belongs to a map.
+  std::vector<std::string> items{""};
+  int depth = 0;
+  for (const char c : values[0].substr(1, values[0].size() - 2)) {
+    depth += c == '{' ? 1 : c == '}' ? -1 : 0;
+    if (c == ',' && depth == 0)
+      items.emplace_back();
+    else
+      items.back() += c;
   }
+  for (std::string& item : items) item = trimmed(std::move(item));
+  if (items.back().empty()) items.pop_back();
   return items;
 }
 

@@ -139,7 +139,11 @@ void Console::on_end(const train::TrainResult& result) {
 void Console::print_files(const train::TrainResult& result) {
   const std::filesystem::path output = options_.output;
   if (!result.checkpoint.empty())
-    print(fmt::format("model: {}, which Hugging Face loads too", result.checkpoint.string()));
+    print(fmt::format("model: {}, {}", result.checkpoint.string(),
+                      options_.has_replaced_ops
+                          ? "trained with ops of plugins (model.replace), which other programs "
+                            "do not know"
+                          : "which Hugging Face loads too"));
   std::string metrics = (output / "metrics.jsonl").string();
   if (result.after) metrics += " and " + (output / "validation.jsonl").string();
   print(fmt::format("metrics: {}; TensorBoard reads {}", metrics, output.string()));

@@ -27,6 +27,7 @@ struct ConsoleOptions {
   std::int64_t log_every = 0;  // steps between plain lines; 0: fewer in long runs, see cli/progress
   std::int64_t last_step = 0;  // of the run
   std::string output;          // directory of the run
+  bool has_replaced_ops = false;  // the model has ops of plugins, which other programs have not
   device::Clock now = device::wall_nanoseconds;
 };
 

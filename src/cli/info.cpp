@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/model_facts.h"
+#include "cli/plugin_facts.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "model/config_diagnosis.h"
@@ -196,7 +197,15 @@ OrderedJson info_json(const Found& found) {
 }
 
 int run_info(const Invocation& invocation) {
-  const Found found = find_model(invocation.positionals.at(0));
+  const std::string& path = invocation.positionals.at(0);
+  if (is_plugin(path)) {
+    if (invocation.has("--json"))
+      print_output("{}\n", dump_json(plugin_json(path)));
+    else
+      print_plugin(path);
+    return 0;
+  }
+  const Found found = find_model(path);
   if (invocation.has("--json")) {
     print_output("{}\n", dump_json(info_json(found)));
   } else if (found.unknown) {
@@ -212,9 +221,12 @@ int run_info(const Invocation& invocation) {
 
 const Verb& info_verb() {
   static const Verb verb{
-      "info",      "what a model directory or GGUF file holds, and what keeps it from being read",
-      "MODEL_DIR", {{.name = "--json", .help = "print one JSON object", .is_flag = true}},
-      false,       run_info};
+      "info",
+      "what a model directory, GGUF file or plugin holds, and what keeps it from being read",
+      "MODEL_DIR",
+      {{.name = "--json", .help = "print one JSON object", .is_flag = true}},
+      false,
+      run_info};
   return verb;
 }
 
@@ -223,7 +235,8 @@ const Verb& info_verb() {
 namespace anabatic {
 
 std::string model_info(const std::string& path) {
-  return dump_json(cli::info_json(cli::find_model(path)));
+  return dump_json(cli::is_plugin(path) ? cli::plugin_json(path)
+                                        : cli::info_json(cli::find_model(path)));
 }
 
 }  // namespace anabatic

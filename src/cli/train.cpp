@@ -70,7 +70,8 @@ void train_here(const train::RunConfig& config, comm::MpiWorld* world) {
                            .columns = is_terminal ? terminal_columns() : 100,
                            .log_every = config.train.log_every,
                            .last_step = config.train.steps,
-                           .output = config.train.output});
+                           .output = config.train.output,
+                           .has_replaced_ops = !config.model.replace.empty()});
   const LogScope messages([&](Severity severity, const std::string& text) {
     console.clear_bar();
     print_message(severity, text);

@@ -47,6 +47,7 @@ const std::vector<const Verb*>& all_verbs();
 const Verb& find_verb(std::string_view name);
 
 const Verb& bench_verb();
+const Verb& check_op_verb();
 const Verb& check_verb();
 const Verb& convert_verb();
 const Verb& doctor_verb();
@@ -55,6 +56,7 @@ const Verb& generate_verb();
 const Verb& gradients_verb();
 const Verb& help_verb();
 const Verb& info_verb();
+const Verb& new_op_verb();
 const Verb& plan_verb();
 const Verb& profile_verb();
 const Verb& report_verb();

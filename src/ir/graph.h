@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/function.h"
 #include "base/name.h"
 #include "base/strong_id.h"
 #include "spec/attributes.h"
@@ -36,6 +37,9 @@ struct Tag {
 };
 
 struct OpSchema;
+
+// The schema of an op by its name; null if there is none.
+using FindOp = Function<const OpSchema*(std::string_view)>;
 
 struct Node {
   const OpSchema* op = nullptr;
@@ -104,9 +108,8 @@ std::uint64_t hash(const Graph& graph);
 void verify(const Graph& graph);
 
 // Byte-stable text, values renumbered in order of definition, and its inverse:
-// print(parse(print(g))) == print(g). parse throws InvalidArgument with line and column. `find_op`
-// maps an op's name to its schema, null if unknown.
+// print(parse(print(g))) == print(g). parse throws InvalidArgument with line and column.
 std::string print(const Graph& graph);
-Graph parse(std::string_view text, const OpSchema* (*find_op)(std::string_view));
+Graph parse(std::string_view text, FindOp find_op);
 
 }  // namespace anabatic::ir

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/function.h"
 #include "ir/graph.h"
 #include "spec/product.h"
 
@@ -46,16 +47,21 @@ struct OpSchema {
 
   // Output types from input types; InvalidArgument "[op] expected ..., got ..." when they do not
   // fit.
-  std::vector<TensorType> (*infer)(Types inputs, const spec::Attributes&) = nullptr;
+  Function<std::vector<TensorType>(Types inputs, const spec::Attributes&)> infer{};
 
   // Gradients of the inputs from those of the outputs (nullopt: none flows); builds nodes, calls no
   // kernel. Null: not differentiable (reaching it with a gradient is an error that names it). A
   // gradient of an activation has the activation's dtype; a gradient of a weight is f32 and its
   // node has phase kBackwardWeight.
-  Gradients (*gradient)(GraphBuilder&, const Node&,
-                        std::span<const std::optional<ValueId>> of_outputs) = nullptr;
+  Function<Gradients(GraphBuilder&, const Node&,
+                     std::span<const std::optional<ValueId>> of_outputs)>
+      gradient{};
 
-  Cost (*cost)(Types inputs, Types outputs, const spec::Attributes&) = nullptr;
+  Function<Cost(Types inputs, Types outputs, const spec::Attributes&)> cost{};
+
+  // Whether an input may have a dtype, of an op that the pass precision has no row for; all its
+  // floats then have one dtype. Null: the pass knows the op.
+  Function<bool(int input, DType)> takes{};
 
   // The inputs that outputs may overwrite in place, and those whose buffers they are. Null: none.
   Aliases (*may_alias)(const spec::Attributes&) = nullptr;
@@ -82,8 +88,7 @@ std::string op_and_form(const Node& node);
 // Adds nodes to a graph and infers types. A tag applies to all nodes until it is changed.
 class GraphBuilder {
  public:
-  GraphBuilder(Graph& graph, const OpSchema* (*find_op)(std::string_view))
-      : graph_(graph), find_op_(find_op) {}
+  GraphBuilder(Graph& graph, FindOp find_op) : graph_(graph), find_op_(find_op) {}
 
   Graph& graph() { return graph_; }
   const Graph& graph() const { return graph_; }
@@ -109,7 +114,7 @@ class GraphBuilder {
 
  private:
   Graph& graph_;
-  const OpSchema* (*find_op_)(std::string_view);
+  FindOp find_op_;
   Tag tag_{};
 };
 

@@ -10,8 +10,6 @@
 namespace anabatic::ir {
 namespace {
 
-using FindOp = const OpSchema* (*)(std::string_view);
-
 class Parser {
  public:
   Parser(std::string_view text, FindOp find_op) : lexer_(text), find_op_(find_op) {}
@@ -230,7 +228,7 @@ class Parser {
 
 }  // namespace
 
-Graph parse(std::string_view text, const OpSchema* (*find_op)(std::string_view)) {
+Graph parse(std::string_view text, FindOp find_op) {
   Graph graph = Parser(text, find_op).run();
   // The verifier speaks of our own graphs; a text that it refuses is the writer's fault.
   try {

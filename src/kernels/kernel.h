@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/function.h"
 #include "spec/problem.h"
 #include "tensor/tensor_type.h"
 
@@ -45,16 +46,17 @@ struct Arguments {
       accumulate;  // per output: `+=` instead of `=`; true only for ops whose schema allows it
   Launch launch;
   ByteWatch* watch = nullptr;  // gets what Kernel::watched_outputs names; null: none
+  std::string_view label{};    // of the call, for reports: "layers.3.mlp my_op forward"
 };
 
 struct Kernel {
   std::string_view name;  // "cpu:grouped_linear_avx512_bf16": device, op, variant
   std::string_view op;
-  Support (*supports)(const spec::Problem&);
-  std::int64_t (*workspace_bytes)(const spec::Problem&);  // null: none
-  std::vector<std::byte> (*prepare)(
-      const spec::Problem&);  // null: nothing; blockings, tables, constants
-  void (*run)(const Arguments&);
+  Function<Support(const spec::Problem&)> supports;
+  Function<std::int64_t(const spec::Problem&)> workspace_bytes;  // null: none
+  Function<std::vector<std::byte>(const spec::Problem&)>
+      prepare;  // null: nothing; blockings, tables, constants
+  Function<void(const Arguments&)> run;
   // Bytes that a call cut by the attribute `slices` reads and writes in addition to an uncut one:
   // weights that it packs, sums that it reads more often. Null: none.
   std::int64_t (*slicing_bytes)(const spec::Problem&) = nullptr;
@@ -77,6 +79,7 @@ std::span<const DeviceTable> device_tables();
 
 // All rows for an op in order of preference. Empty for an unknown op.
 std::vector<const Kernel*> candidates(std::string_view op);
+using FindKernels = Function<std::vector<const Kernel*>(std::string_view op)>;
 
 // The row of that full name; null if there is none.
 const Kernel* find_kernel(std::string_view name);

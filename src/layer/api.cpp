@@ -60,6 +60,11 @@ void LayerEngine::set_threads(int threads) {
   impl_->cache.set_threads(threads);
 }
 
+void LayerEngine::load_plugin(const std::string& path) {
+  const std::lock_guard lock(impl_->cache.mutex);
+  impl_->cache.load_plugin(path);
+}
+
 std::int64_t LayerEngine::num_programs() const {
   const std::lock_guard lock(impl_->cache.mutex);
   return impl_->cache.num_programs();

@@ -57,10 +57,10 @@ DType products_of(const LayerSignature& signature, bool in_double) {
 
 }  // namespace
 
-LayerBuilder::LayerBuilder(const LayerSignature& signature, bool in_double)
+LayerBuilder::LayerBuilder(const LayerSignature& signature, bool in_double, ir::FindOp find_op)
     : signature_(signature),
       in_double_(in_double),
-      builder_(result_.graph, ops::find_op),
+      builder_(result_.graph, find_op),
       products_(products_of(signature, in_double)),
       gradients_(signature.gradients),
       inputs_(signature.inputs.size(), ir::kNoValue) {

@@ -13,6 +13,7 @@
 
 #include "anabatic/layers.h"
 #include "ir/op_schema.h"
+#include "ops/table.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic::layer {
@@ -52,11 +53,13 @@ struct LayerGraph {
 class LayerBuilder {
  public:
   // `in_double`: all floats are f64, for the reference of tests.
-  LayerBuilder(const LayerSignature& signature, bool in_double);
+  LayerBuilder(const LayerSignature& signature, bool in_double, ir::FindOp find_op = ops::find_op);
 
   bool has(std::string_view operand) const { return find(operand) != nullptr; }
   std::int64_t dim(std::string_view operand, std::int64_t axis) const;
   LayerDtype dtype(std::string_view operand) const;
+  const LayerSignature& signature() const { return signature_; }
+  const TensorType& type(ir::ValueId value) const { return builder_.type(value); }
   // InvalidArgument unless the axes have one size.
   void same_dim(std::string_view a, std::int64_t axis_a, std::string_view b,
                 std::int64_t axis_b) const;
@@ -89,11 +92,16 @@ class LayerBuilder {
   void begin(std::string_view segment);
   ir::ValueId op(std::string_view name, std::vector<ir::ValueId> inputs,
                  spec::Attributes attributes = {}, std::string_view value_name = {});
+  // All outputs of an op.
+  std::vector<ir::ValueId> outputs_of(std::string_view name, std::vector<ir::ValueId> inputs,
+                                      spec::Attributes attributes) {
+    return builder_.add(name, std::move(inputs), std::move(attributes));
+  }
   template <std::size_t N>
   std::array<ir::ValueId, N> ops(std::string_view name, std::vector<ir::ValueId> inputs,
                                  spec::Attributes attributes = {}) {
     const std::vector<ir::ValueId> outputs =
-        builder_.add(name, std::move(inputs), std::move(attributes));
+        outputs_of(name, std::move(inputs), std::move(attributes));
     std::array<ir::ValueId, N> result;
     for (std::size_t i = 0; i < N; ++i) result[i] = outputs.at(i);
     return result;

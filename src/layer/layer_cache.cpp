@@ -31,7 +31,8 @@ std::string key_of(const LayerSignature& signature, int threads) {
 
 }  // namespace
 
-LayerCache::LayerCache(const LayerOptions& options) : options_(options) {
+LayerCache::LayerCache(const LayerOptions& options)
+    : options_(options), plugins_(&plugin::plugin_set(options.plugins)) {
   set_threads(options.threads);
 }
 
@@ -64,11 +65,22 @@ std::shared_ptr<LayerProgram> LayerCache::program(const LayerSignature& signatur
                                                             .device = &on.device,
                                                             .memory = &memory_,
                                                             .only_kernels = options_.only_kernels,
-                                                            .poison = options_.poison});
+                                                            .poison = options_.poison,
+                                                            .plugins = plugins_});
   kept_.push_front({key, program});
   by_key_[key] = kept_.begin();
   shrink();
   return program;
+}
+
+void LayerCache::load_plugin(const std::string& path) {
+  std::vector<std::string> paths = options_.plugins;
+  paths.push_back(path);
+  plugins_ = &plugin::plugin_set(paths);
+  options_.plugins = std::move(paths);
+  // A kernel of the plugin may be another choice.
+  kept_.clear();
+  by_key_.clear();
 }
 
 void LayerCache::shrink() {

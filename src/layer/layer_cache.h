@@ -21,6 +21,7 @@ class LayerCache {
   // long as it is held.
   std::shared_ptr<LayerProgram> program(const LayerSignature& signature);
   void set_threads(int threads);
+  void load_plugin(const std::string& path);
   // Drops the programs that were used longest ago until the others fit. The last one used stays.
   void shrink();
 
@@ -45,6 +46,7 @@ class LayerCache {
   Team& team(int threads);
 
   LayerOptions options_;
+  const plugin::PluginSet* plugins_;  // of options_.plugins
   LayerMemory memory_;
   std::map<int, std::unique_ptr<Team>> teams_;  // by number of threads
   std::list<Entry> kept_;                       // the last one used first

@@ -81,8 +81,10 @@ class LayerProgram::Bound {
         const std::vector<std::string>& results)
       : layer_(layer) {
     const LayerTarget& target = layer.target_;
-    const plan::Plan plan = plan::make_plan(
-        graph, *target.device, {.only_kernels = target.only_kernels, .external_operands = true});
+    const plan::Plan plan = plan::make_plan(graph, *target.device,
+                                            {.only_kernels = target.only_kernels,
+                                             .find_kernels = target.plugins->find_kernels(),
+                                             .external_operands = true});
     program_ = lower::lower(graph, plan, *target.device);
     find_slots(results);
     executor_ = std::make_unique<runtime::Executor>(
@@ -240,13 +242,14 @@ class LayerProgram::Bound {
 
 LayerProgram::LayerProgram(const LayerSignature& signature, const LayerTarget& target)
     : signature_(signature), target_(target) {
-  const LayerRow& row = checked_row(signature);
-  LayerBuilder builder(signature_, false);
+  const LayerRow& row = checked_row(signature, *target.plugins);
+  const ir::FindOp find_op = target.plugins->find_op();
+  LayerBuilder builder(signature_, false, find_op);
   row.build(builder);
   LayerGraph graph = builder.finish();
   ranges_ = graph.ranges;
   const std::vector<std::string> names = graph.outputs;
-  SplitLayer split = split_layer(std::move(graph), signature_);
+  SplitLayer split = split_layer(std::move(graph), signature_, find_op);
   for (const std::string& name : names) {
     const TensorType& type = split.forward.value(*split.forward.find_output(name)).type;
     outputs_.push_back({name, to_layer_dtype(type.dtype), type.shape});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "layer/split_graph.h"
+#include "plugin/plugin_set.h"
 #include "runtime/executor.h"
 #include "runtime/shared_frame.h"
 #include "runtime/state_store.h"
@@ -30,6 +31,7 @@ struct LayerTarget {
   LayerMemory* memory = nullptr;
   std::string only_kernels{};
   bool poison = false;
+  const plugin::PluginSet* plugins = nullptr;  // never null
 };
 
 // Addresses of operands, as LayerCall takes them.

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "layer/layer_builder.h"
 #include "layer/layers/layers.h"
+#include "layer/plugin_layer.h"
 
 namespace anabatic::layer {
 namespace {
@@ -142,8 +143,11 @@ void check_operands(const LayerRow& row, const LayerSignature& signature) {
 
 std::span<const LayerRow> layer_table() { return kLayers; }
 
-const LayerRow& checked_row(const LayerSignature& signature) {
-  const auto row = std::ranges::find(kLayers, signature.layer, &LayerRow::name);
+const LayerRow& checked_row(const LayerSignature& signature, const plugin::PluginSet& plugins) {
+  const auto* row = std::ranges::find(kLayers, signature.layer, &LayerRow::name);
+  if (const plugin::PluginOp* op = plugins.find(signature.layer);
+      row == std::end(kLayers) && op != nullptr)
+    row = &plugin_row(*op);
   ANABATIC_REQUIRE(
       row != std::end(kLayers), "[layers] unknown layer '{}'{}", signature.layer,
       hint(signature.layer, kLayers, [](const LayerRow& entry) { return entry.name; }));

@@ -6,6 +6,8 @@
 #include <string_view>
 
 #include "anabatic/layers.h"
+#include "base/function.h"
+#include "plugin/plugin_set.h"
 
 namespace anabatic::layer {
 
@@ -32,13 +34,14 @@ struct LayerRow {
   std::string_view name;
   std::span<const OperandRow> operands;
   std::span<const std::string_view> attributes;
-  void (*build)(LayerBuilder& builder);
+  Function<void(LayerBuilder& builder)> build;
 };
 
 std::span<const LayerRow> layer_table();
 
 // The row of a signature whose operands, dtypes, dimensions and attributes are those of its layer,
-// operands in the row's order. InvalidArgument naming what differs.
-const LayerRow& checked_row(const LayerSignature& signature);
+// operands in the row's order. An op of a plugin is a layer too. InvalidArgument naming what
+// differs.
+const LayerRow& checked_row(const LayerSignature& signature, const plugin::PluginSet& plugins = {});
 
 }  // namespace anabatic::layer

@@ -29,7 +29,7 @@ constexpr std::string_view kPasses[] = {
     "fuse_norm_residual",      "common_subexpression", "dead_code",    "recompute",
     "activation_with_gradient"};
 
-void run_passes(LayerGraph& layer, bool has_gradients) {
+void run_passes(LayerGraph& layer, bool has_gradients, ir::FindOp find_op) {
   static const std::vector<passes::Pass> all = [] {
     std::vector<passes::Pass> result;
     for (const std::string_view name : kPasses) {
@@ -46,7 +46,7 @@ void run_passes(LayerGraph& layer, bool has_gradients) {
   decisions.recompute.insert("activation");
   const passes::PassContext context{
       .options = {.with_update = false, .decisions = &decisions, .gradients = &request},
-      .find_op = ops::find_op};
+      .find_op = find_op};
   const std::span<const passes::Pass> list(all);
   if (!has_gradients) layer.graph.objective.reset();
   (void)passes::run_passes(layer.graph, has_gradients ? list : list.subspan(1), context,
@@ -299,9 +299,9 @@ std::vector<ValueId> saved_values(const Graph& graph) {
 
 }  // namespace
 
-SplitLayer split_layer(LayerGraph layer, const LayerSignature& signature) {
+SplitLayer split_layer(LayerGraph layer, const LayerSignature& signature, ir::FindOp find_op) {
   const bool has_gradients = !signature.gradients.empty();
-  run_passes(layer, has_gradients);
+  run_passes(layer, has_gradients, find_op);
   Graph& graph = layer.graph;
   SplitLayer result;
   if (!has_gradients) {

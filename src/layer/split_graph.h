@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "layer/layer_builder.h"
+#include "ops/table.h"
 
 namespace anabatic::layer {
 
@@ -32,7 +33,9 @@ struct SplitLayer {
   std::vector<SavedValue> saved;
 };
 
-SplitLayer split_layer(LayerGraph layer, const LayerSignature& signature);
+// `find_op` knows the ops of the layer.
+SplitLayer split_layer(LayerGraph layer, const LayerSignature& signature,
+                       ir::FindOp find_op = ops::find_op);
 
 // The part of a backward that makes the gradients of these inputs.
 ir::Graph backward_for(const ir::Graph& backward, const std::set<std::string>& inputs);

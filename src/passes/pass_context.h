@@ -60,7 +60,7 @@ struct PassOptions {
 struct PassContext {
   PassOptions options{};
   // The op table that builders and parsers of the pass use; never null when a pass runs.
-  const ir::OpSchema* (*find_op)(std::string_view name) = nullptr;
+  ir::FindOp find_op{};
 
   // The op with these fields of a product's form: copy the form of a node and change fields. An
   // internal error where there is none.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -110,6 +111,32 @@ class ToBf16 {
     return builder_.state_of(parameter, ir::StateRole::kCopy, type);
   }
 
+  static std::vector<std::size_t> all_of(const Node& node) {
+    std::vector<std::size_t> inputs(node.inputs.size());
+    std::iota(inputs.begin(), inputs.end(), std::size_t{0});
+    return inputs;
+  }
+
+  // Floats among these inputs become bf16 as soon as one is. Where the op says that an input does
+  // not take bf16, it is f32.
+  void make_uniform(Node& node, const std::vector<std::size_t>& inputs) {
+    const auto is = [&](std::size_t i, DType wanted) {
+      return i < node.inputs.size() && dtype(node.inputs[i]) == wanted;
+    };
+    const auto takes = [&](std::size_t i) {
+      return !node.op->takes || node.op->takes(static_cast<int>(i), DType::kBFloat16);
+    };
+    const bool any_bf16 = std::any_of(inputs.begin(), inputs.end(), [&](std::size_t i) {
+      return is(i, DType::kBFloat16) && takes(i);
+    });
+    for (const std::size_t i : inputs) {
+      if (is(i, DType::kBFloat16) && !takes(i))
+        node.inputs[i] = as(node.inputs[i], DType::kFloat32);
+      if (any_bf16 && is(i, DType::kFloat32) && takes(i))
+        node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
+    }
+  }
+
   void rewrite(Node node) {
     builder_.set_tag(node.tag);
     const std::string_view op = node.op->name;
@@ -117,13 +144,7 @@ class ToBf16 {
     for (const std::size_t i : is_product ? kOfProducts : operands(kTables, op))
       if (dtype(node.inputs[i]) == DType::kFloat32)
         node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
-    const auto& uniform = operands(kUniform, op);
-    const bool any_bf16 = std::any_of(uniform.begin(), uniform.end(), [&](std::size_t i) {
-      return i < node.inputs.size() && dtype(node.inputs[i]) == DType::kBFloat16;
-    });
-    for (const std::size_t i : uniform)
-      if (any_bf16 && i < node.inputs.size() && dtype(node.inputs[i]) == DType::kFloat32)
-        node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
+    make_uniform(node, node.op->takes ? all_of(node) : operands(kUniform, op));
     for (const std::size_t i : operands(kPrecise, op))
       if (dtype(node.inputs[i]) == DType::kBFloat16)
         node.inputs[i] = as(node.inputs[i], DType::kFloat32);

@@ -24,7 +24,8 @@ double ChoicePrices::seconds(const analysis::Rebuild& rebuild,
   std::vector<Price>& prices = rebuilds_[index(rebuild.of)];
   for (const Price& price : prices)
     if (price.op == rebuild.op && price.outputs == rebuild.outputs) return price.seconds;
-  const ir::Node node{.op = ops::find_op(rebuild.op),
+  const ir::OpSchema* of = graph_.node(rebuild.of).op;
+  const ir::Node node{.op = of->name == rebuild.op ? of : ops::find_op(rebuild.op),
                       .attributes = analysis::attributes_of(rebuild, graph_.node(rebuild.of)),
                       .inputs = rebuild.inputs,
                       .outputs = rebuild.outputs,

@@ -31,13 +31,13 @@ std::string describe(const NodeTypes& types) {
 
 }  // namespace
 
-KernelChoice select_kernel(const spec::Problem& problem, std::string_view only_kernels,
+KernelChoice select_kernel(const spec::Problem& problem, const KernelRows& rows,
                            std::string_view where) {
   KernelChoice choice;
-  const std::vector<const kernels::Kernel*> rows = kernels::candidates(text(problem.op));
-  for (const kernels::Kernel* row : rows) {
-    if (!row->name.starts_with(only_kernels)) {
-      choice.rejections.push_back(fmt::format("{}: only {} is asked for", row->name, only_kernels));
+  const std::vector<const kernels::Kernel*> all = rows.find(text(problem.op));
+  for (const kernels::Kernel* row : all) {
+    if (!row->name.starts_with(rows.only)) {
+      choice.rejections.push_back(fmt::format("{}: only {} is asked for", row->name, rows.only));
       continue;
     }
     const kernels::Support support = row->supports(problem);
@@ -54,7 +54,7 @@ KernelChoice select_kernel(const spec::Problem& problem, std::string_view only_k
   }
   throw Unsupported(
       fmt::format("[{}] expected a kernel for {}, got {}", where, text(problem.op),
-                  rows.empty() ? "no candidate" : "refusals: " + join(choice.rejections, "; ")));
+                  all.empty() ? "no candidate" : "refusals: " + join(choice.rejections, "; ")));
 }
 
 NodeTypes node_types(const ir::Graph& graph, const ir::Node& node) {
@@ -105,7 +105,7 @@ bool Additions::may_add(const ir::Node& node) const {
 }
 
 std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::DeviceSpec& device,
-                                         std::string_view only_kernels, spec::Places places,
+                                         const KernelRows& rows, spec::Places places,
                                          std::vector<std::string>* explanation) {
   const Additions additions(graph, places);
   std::vector<KernelChoice> choices(graph.nodes.size());
@@ -120,7 +120,7 @@ std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::Dev
                                 .outputs = types.outputs,
                                 .device = &device,
                                 .may_add = additions.may_add(node)},
-                               only_kernels, where);
+                               rows, where);
     if (!explanation) continue;
     std::string line = fmt::format("n{} {}: {}", i, where, choices[i].kernel->name);
     if (!choices[i].rejections.empty()) line += "; rejected " + join(choices[i].rejections, "; ");

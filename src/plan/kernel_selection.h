@@ -19,15 +19,21 @@ struct KernelChoice {
   std::vector<std::string> rejections{};  // "cpu:x: reason", rows before the chosen one
 };
 
-// The first candidate whose name starts with `only_kernels` and that supports the problem.
-// Unsupported listing every candidate and its reason when there is none; `where` names the node.
-KernelChoice select_kernel(const spec::Problem& problem, std::string_view only_kernels,
+// The rows that a plan chooses from.
+struct KernelRows {
+  kernels::FindKernels find = kernels::candidates;
+  std::string_view only{};  // those whose name starts with it; empty: all
+};
+
+// The first candidate that supports the problem. Unsupported listing every candidate and its reason
+// when there is none; `where` names the node.
+KernelChoice select_kernel(const spec::Problem& problem, const KernelRows& rows,
                            std::string_view where);
 
 // Per node, for micro-batches at these places; accumulate has none. `explanation`, if not null,
 // gets one line a node.
 std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::DeviceSpec& device,
-                                         std::string_view only_kernels, spec::Places places,
+                                         const KernelRows& rows, spec::Places places,
                                          std::vector<std::string>* explanation);
 
 // spec::Problem::may_add of the calls of a graph. A gradient is added to where a step has several

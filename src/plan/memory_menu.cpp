@@ -125,7 +125,7 @@ std::int64_t MemoryMenu::add_slices(const analysis::SliceableCall& call, std::in
                                              .outputs = types.outputs,
                                              .device = &device_,
                                              .may_add = additions_.may_add(node)},
-                                            device, node_label(node));
+                                            {.only = device}, node_label(node));
   const std::int64_t more =
       align_bytes(choice.workspace_bytes) - align_bytes(planned.workspace_bytes);
   effect.changes.push_back({at, at + 1, more});

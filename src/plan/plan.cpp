@@ -277,7 +277,8 @@ void set_modes(const ir::Graph& graph, const StorageMap& map, const spec::Device
                    node.op->name);
     const KernelChoice fill = select_kernel(
         {.op = intern("fill"), .attributes = &attributes, .outputs = types, .device = &device},
-        options.only_kernels, node_label(node) + " zero fill");
+        {.find = options.find_kernels, .only = options.only_kernels},
+        node_label(node) + " zero fill");
     ANABATIC_CHECK(fill.workspace_bytes == 0, "[plan] {} wants workspace for a zero fill",
                    fill.kernel->name);
     planned->zero_kernel = fill.kernel;
@@ -291,7 +292,8 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   plan.name = graph.name;
   plan.places = options.trivial ? spec::kEveryPlace : options.places;
   const std::vector<KernelChoice> choices =
-      select_kernels(graph, device, options.only_kernels, plan.places, options.explanation);
+      select_kernels(graph, device, {.find = options.find_kernels, .only = options.only_kernels},
+                     plan.places, options.explanation);
   std::vector<std::int64_t> workspace_bytes;
   for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
   const StorageMap map = assign_storage(graph, options.external_operands);

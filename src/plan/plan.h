@@ -141,6 +141,7 @@ struct PlanOptions {
   // place.
   spec::Places places = spec::kEveryPlace;
   std::string only_kernels{};  // rows whose name starts with it; empty: all
+  kernels::FindKernels find_kernels = kernels::candidates;
   DiskOptions disk{};
   // Prices for the times of transfers; null: `reload` is a copy.
   const OpEfficiency* efficiency = nullptr;

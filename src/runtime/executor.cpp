@@ -237,7 +237,8 @@ struct Executor::Impl {
                                  .workspace = workspace_of(call),
                                  .prepared = prepared_data,
                                  .accumulate = copy_modes(call),
-                                 .launch = {.team = &team}};
+                                 .launch = {.team = &team},
+                                 .label = call.label};
     BoundCall result{&call, arguments};
     result.poison_begin = static_cast<std::uint32_t>(poisons.size());
     if (options.poison) add_poisons(call);

@@ -62,7 +62,7 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .rank = options_.rank,
                       .expert_capacity = options_.expert_capacity,
                       .shards_optimizer = options_.shards_optimizer},
-          .find_op = ops::find_op};
+          .find_op = options_.find_op};
 }
 
 plan::Plan Candidate::plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
@@ -78,6 +78,7 @@ plan::Plan Candidate::plan_of(const ir::Graph& graph, std::vector<std::string>* 
                      ? spec::Places{spec::Place::kOnly}
                      : spec::kEveryPlace,
        .only_kernels = options_.only_kernels,
+       .find_kernels = options_.find_kernels,
        .disk = disk,
        .efficiency = &options_.efficiency,
        .offloads = options_.memory.replay ? options_.memory.replay->offloads : spec::OffloadSpans{},

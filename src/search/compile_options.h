@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "kernels/kernel.h"
+#include "ops/table.h"
 #include "passes/pass.h"
 #include "plan/memory_decider.h"
 #include "plan/plan.h"
@@ -42,9 +44,12 @@ struct CompileOptions {
   std::set<std::string, std::less<>>
       disabled_passes{};  // optional passes only; InvalidArgument naming an unknown or required one
   bool trivial_planners = false;
-  plan::DiskOptions disk{};          // used when training and with_update
-  DiskChoice disk_choice{};          // likewise, under a budget
-  std::string only_kernels{};        // "ref": only rows whose name starts with it; empty: all
+  plan::DiskOptions disk{};    // used when training and with_update
+  DiskChoice disk_choice{};    // likewise, under a budget
+  std::string only_kernels{};  // "ref": only rows whose name starts with it; empty: all
+  // The ops and rows that there are: ours, and those of a run's plugins (plugin/plugins.h).
+  ir::FindOp find_op = ops::find_op;
+  kernels::FindKernels find_kernels = kernels::candidates;
   std::string dump_directory{};      // empty: none; else every artifact is written there: the graph
                                      // after each pass, plan.txt, program.txt
   passes::HeldStates held_states{};  // states that other programs hold already

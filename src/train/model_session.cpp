@@ -13,6 +13,7 @@
 #include "model/weights.h"
 #include "passes/pipelines.h"
 #include "passes/slice_optimizer.h"
+#include "plugin/plugin_set.h"
 #include "runtime/swap/swap_space.h"
 #include "runtime/verify_schedule.h"
 #include "spec/shards.h"
@@ -116,6 +117,9 @@ lower::CompileOptions compile_options(const RunConfig& run,
   if (!run.compiler.dump.empty())
     options.dump_directory = (std::filesystem::path(run.compiler.dump) / request.name).string();
   options.explain_dispatch = run.compiler.explain_dispatch;
+  const plugin::PluginSet& plugins = plugin::plugin_set(run.model.plugins);
+  options.find_op = plugins.find_op();
+  options.find_kernels = plugins.find_kernels();
   return options;
 }
 
@@ -208,7 +212,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   options.states_on_disk = names_on_disk(store_);
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
-  return bind(lower::compile(model::build_graph(config_, request.build), options, device_));
+  return bind(lower::compile(forward_graph(run_, config_, request.build), options, device_));
 }
 
 std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {

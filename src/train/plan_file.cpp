@@ -153,7 +153,7 @@ StepIdentity step_identity(const RunConfig& run, const model::ModelConfig& confi
   // What config.json determines in addition to the above.
   const ModelSession::CompileRequest request = training_request(run, config);
   step.emplace_back("graph",
-                    fmt::format("{:016x}", ir::hash(model::build_graph(config, request.build))));
+                    fmt::format("{:016x}", ir::hash(forward_graph(run, config, request.build))));
   return step;
 }
 

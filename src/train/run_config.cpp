@@ -68,6 +68,29 @@ ConfigKey betas_key() {
       .allowed = "two in [0, 1)"};
 }
 
+ConfigKey replace_key() {
+  return {.name = "model.replace",
+          .help =
+              "Operators of the model that operators of plugins replace, wherever they are in a "
+              "segment: {segment: mlp, op: swiglu, with: my_swiglu}.",
+          .is_list = true,
+          .set =
+              [](RunConfig& config, Values values) {
+                config.model.replace.clear();
+                for (const std::string& text : values)
+                  config.model.replace.push_back(plugin::parse_replacement(text));
+              },
+          .show =
+              [](const RunConfig& config) {
+                return show_list(config.model.replace, [](const plugin::Replacement& replacement) {
+                  return plugin::to_string(replacement);
+                });
+              },
+          .takes_maps = true,
+          .type = "list of text",
+          .allowed = "{segment: NAME, op: NAME, with: NAME}"};
+}
+
 void add_data_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(string("model.path",
                         "Hugging Face model directory, or a GGUF file. "
@@ -81,6 +104,11 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
                          "Keep layers of multi-token prediction that the files hold: train them by "
                          "train.mtp_loss_coef and save them. false leaves them out.",
                          AT(model.keep_mtp)));
+  keys.push_back(strings("model.plugins",
+                         "Shared libraries with operators and kernels of others. `plugins` outside "
+                         "of a section is the same key.",
+                         AT(model.plugins)));
+  keys.push_back(replace_key());
   keys.push_back(strings("data.train",
                          "Training files: text, JSON lines or JSON, also gzipped, or the prefix of "
                          "a .bin/.idx pair of token ids.",
@@ -406,6 +434,7 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
 }
 
 const ConfigKey* find_key(std::string_view name) {
+  if (name == "plugins") name = "model.plugins";
   for (const ConfigKey& key : config_keys())
     if (key.name == name) return &key;
   return nullptr;
@@ -486,6 +515,13 @@ void apply_node(RunConfig& config, const YAML::Node& node, const std::string& na
   std::vector<std::string> values;
   if (node.IsSequence()) {
     for (const YAML::Node& item : node) {
+      if (const ConfigKey* key = find_key(name);
+          item.IsMap() && key != nullptr && key->takes_maps) {
+        YAML::Emitter text;
+        text << YAML::Flow << item;
+        values.emplace_back(text.c_str());
+        continue;
+      }
       if (!item.IsScalar()) {
         problems.push_back(fmt::format("{}: expected a list of values", name));
         return;

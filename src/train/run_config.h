@@ -14,14 +14,17 @@
 #include <vector>
 
 #include "io/document_ends.h"
+#include "plugin/replacement.h"
 
 namespace anabatic::train {
 
 struct RunConfig {
   struct Model {
     std::string path;  // a Hugging Face directory, or a config.json when init is random
-    std::string init = "pretrained";  // random | pretrained
-    bool keep_mtp = true;             // layers of multi-token prediction
+    std::string init = "pretrained";           // random | pretrained
+    bool keep_mtp = true;                      // layers of multi-token prediction
+    std::vector<std::string> plugins;          // shared libraries with ops and kernels
+    std::vector<plugin::Replacement> replace;  // ops of the model by ops of plugins
   } model;
   struct Data {
     std::vector<std::string> train, validation;
@@ -136,6 +139,7 @@ struct ConfigKey {
   bool is_list = false;
   std::function<void(RunConfig&, std::span<const std::string>)> set;
   std::function<std::string(const RunConfig&)> show;  // YAML text
+  bool takes_maps = false;    // its items are maps in YAML, which `set` gets as text
   std::string type = "text";  // integer, number, boolean, word, text, bytes, list of ...
   std::string allowed = "";   // of its values, such as ">= 1" or "bf16 | fp32"; empty: all
 };

@@ -87,7 +87,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
                                                                    : step.expert_capacity;
     if (step.replay && request.training) options.memory.replay = *step.replay;
     if (step.warm_start && request.training) options.warm_start = *step.warm_start;
-    return lower::try_compile(model::build_graph(config, request.build), options, device);
+    return lower::try_compile(forward_graph(run, config, request.build), options, device);
   };
   ModelSession::CompileRequest training = training_request(run, config);
   training.budget_bytes = step.bytes;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ class Op:
     has_products: bool = False  # which autocast makes bf16
     casts: tuple[str, ...] = ()  # operands that autocast makes bf16 too, and with them the outputs
     saved_outputs: tuple[int, ...] = ()  # outputs that the backward reads too
+    registered: str = ""  # its name in torch where that is another one
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -62,6 +64,9 @@ class _Host:
     def __init__(self) -> None:
         self.made: _core.Layers | None = None
         self.threads = 0
+
+    def load_plugin(self, path: str) -> None:
+        self.layers().load_plugin(path)
 
     def layers(self) -> _core.Layers:
         """With as many threads as torch has now."""
@@ -172,12 +177,15 @@ def register(library: torch.library.Library, op: Op) -> Call:
     That call goes around torch's dispatcher where nothing but autograd and autocast listens there: it costs a third.
     """
     memory = _Memory(op)
+    name = op.registered or op.name
+    namespace = getattr(torch.ops, library.ns)
     num = len(op.operands)
     tensors_schema = ", ".join(f"Tensor{'?' if operand.endswith('?') else ''} {operand.rstrip('?')}" for operand in op.operands)
     attribute_schema = "".join(f", {attribute}" for attribute in op.attributes) + (', str products=""' if op.has_products else "")
+    required_schema = re.sub(r"=[^,]*", "", attribute_schema)
     results = ", ".join(["Tensor"] * (op.num_outputs + 1))
-    library.define(f"{op.name}({tensors_schema}{attribute_schema}, int needs=-1) -> ({results})")
-    library.define(f"{op.name}_backward({tensors_schema}{attribute_schema.replace('=' + chr(34) * 2, '')}, Tensor[] outputs, Tensor saved, "
+    library.define(f"{name}({tensors_schema}{attribute_schema}, int needs=-1) -> ({results})")
+    library.define(f"{name}_backward({tensors_schema}{required_schema}, Tensor[] outputs, Tensor saved, "
                    "Tensor?[] gradients, int needs, int wanted) -> Tensor[]")
     row = dataclasses.replace(op, attributes=(*op.attributes, *(("str products",) if op.has_products else ())))
     memory.op = row
@@ -309,17 +317,17 @@ def register(library: torch.library.Library, op: Op) -> Call:
             tensors, values = cast_all(arguments[:num], tuple(attributes))
             return forward_op(*tensors, *values, *needs)  # type: ignore[no-any-return]
 
-    qualified = f"anabatic::{op.name}"
-    library.impl(op.name, forward, "CPU")
-    library.impl(f"{op.name}_backward", backward, "CPU")
+    qualified = f"{library.ns}::{name}"
+    library.impl(name, forward, "CPU")
+    library.impl(f"{name}_backward", backward, "CPU")
     torch.library.register_fake(qualified, forward_fake, lib=library)
     torch.library.register_fake(f"{qualified}_backward", backward_fake, lib=library)
-    forward_op = getattr(torch.ops.anabatic, op.name)
-    backward_op = getattr(torch.ops.anabatic, f"{op.name}_backward").default
+    forward_op = getattr(namespace, name)
+    backward_op = getattr(namespace, f"{name}_backward").default
     torch.library.register_autograd(qualified, differentiate, setup_context=setup_context, lib=library)
     torch.library.register_autograd(f"{qualified}_backward", refuse_second, lib=library)
-    for name in (qualified, f"{qualified}_backward"):
-        torch.library.register_vmap(name, refuse_batched, lib=library)
+    for each in (qualified, f"{qualified}_backward"):
+        torch.library.register_vmap(each, refuse_batched, lib=library)
     if op.has_products:
-        library.impl(op.name, cast, "AutocastCPU")
+        library.impl(name, cast, "AutocastCPU")
     return call

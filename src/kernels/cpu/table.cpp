@@ -111,10 +111,10 @@ namespace variants = cpu::variants;
 using cpu::Engine;
 using cpu::LinearManyRows;
 using cpu::LinearRows;
-using Supports = decltype(Kernel::supports);
-using Workspace = decltype(Kernel::workspace_bytes);
-using Prepare = decltype(Kernel::prepare);
-using Run = decltype(Kernel::run);
+using Supports = decltype(Kernel::supports)::Plain;
+using Workspace = decltype(Kernel::workspace_bytes)::Plain;
+using Prepare = decltype(Kernel::prepare)::Plain;
+using Run = decltype(Kernel::run)::Plain;
 
 // Rows of an op, best first; those without `op` are not built. A kernel's name is its variant: the
 // full name is "cpu:", op, form and variant.

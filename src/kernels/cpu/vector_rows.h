@@ -9,7 +9,7 @@ namespace anabatic::kernels::cpu {
 // The functions of an op, one an instruction set.
 struct VectorKernel {
   std::string_view op;
-  decltype(Kernel::run) avx512, avx2, portable;
+  void (*avx512)(const Arguments&), (*avx2)(const Arguments&), (*portable)(const Arguments&);
 };
 
 // Declares the functions of an op, and names them together: variants::add().

@@ -29,8 +29,8 @@ Support supports(const spec::Problem& problem) {
   return yes();
 }
 
-constexpr Kernel row(std::string_view name, decltype(Kernel::run) run,
-                     decltype(Kernel::workspace_bytes) workspace_bytes = nullptr) {
+constexpr Kernel row(std::string_view name, decltype(Kernel::run)::Plain run,
+                     decltype(Kernel::workspace_bytes)::Plain workspace_bytes = nullptr) {
   return {name, name.substr(4), supports, workspace_bytes, nullptr, run};
 }
 

@@ -9,6 +9,8 @@ void add(Settings& all, const Config::Model& model) {
   all["model.path"] = values(model.path);
   all["model.init"] = values(model.init, {"random", "pretrained"});
   all["model.keep_mtp"] = values(model.keep_mtp);
+  all["model.plugins"] = values(model.plugins);
+  all["model.replace"] = values(model.replace);
 }
 
 void add(Settings& all, const Config::Data& data) {

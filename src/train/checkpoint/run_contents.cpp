@@ -177,6 +177,7 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "train.router_bias_update_rate",
                                                        "train.mtp_loss_coef",
                                                        "model.keep_mtp",
+                                                       "model.replace",
                                                        "memory.compress",
                                                        "optimizer.state_precision",
                                                        "optimizer.update"};

@@ -25,6 +25,8 @@ constexpr std::array kRows{
     Row{"model.path", "train evaluate generate tokenize plan profile bench"},
     Row{"model.init", kModel},
     Row{"model.keep_mtp", kRunAndGradients},
+    Row{"model.plugins", kAnyModel},
+    Row{"model.replace", kModel},
     Row{"data.", kRun},
     Row{"data.validation", kRunAndEvaluate},
     Row{"data.sequence_length", kRunAndEvaluate},

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "io/gguf.h"
 #include "model/mtp.h"
+#include "plugin/replace_ops.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
@@ -38,6 +39,13 @@ model::ModelConfig load_run_model(const RunConfig& run) {
         coef));
   }
   return config;
+}
+
+ir::Graph forward_graph(const RunConfig& run, const model::ModelConfig& config,
+                        const model::BuildOptions& options) {
+  ir::Graph graph = model::build_graph(config, options);
+  plugin::replace_ops(graph, run.model.replace, plugin::plugin_set(run.model.plugins));
+  return graph;
 }
 
 RunConfig without_mtp(RunConfig run) {

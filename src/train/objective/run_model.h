@@ -12,6 +12,10 @@ namespace anabatic::train {
 // InvalidArgument where that coefficient has no such layers.
 model::ModelConfig load_run_model(const RunConfig& run);
 
+// The graph of the model's forward, with the ops of plugins that model.replace names.
+ir::Graph forward_graph(const RunConfig& run, const model::ModelConfig& config,
+                        const model::BuildOptions& options);
+
 // The same run without these layers, for verbs that do not train.
 RunConfig without_mtp(RunConfig run);
 

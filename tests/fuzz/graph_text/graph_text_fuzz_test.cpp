@@ -33,8 +33,6 @@ constexpr const char* kMoe = R"(graph "moe"
 // AddressSanitizer keeps freed memory aside, 256 MiB by default.
 constexpr long kLimitKilobytes = (testing::kIsSanitized ? 512 : 64) * 1024;
 
-using FindOp = const OpSchema* (*)(std::string_view);
-
 struct Outcome {
   int accepted = 0, refused = 0;
   void add(const std::string& text, FindOp find_op) {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// `anabatic check-op`: whether an op of a plugin keeps to the contract of
+// include/anabatic/plugin.h.
+#pragma once
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "plugin/plugin_op.h"
+
+namespace anabatic::plugin::check {
+
+struct OpReport {
+  int num_passed = 0, num_failed = 0, num_skipped = 0;  // cases
+  // The first of each kind: "[check-op] relu2 forward writes to input 0 (f32, R=7)".
+  std::vector<std::string> failures{};
+};
+
+// Each case runs in a child for at most `limit`. One that takes longer is the last. Finite
+// differences and results in narrow dtypes: check/differences.cpp and check/check_case.cpp have the
+// bounds.
+OpReport check_op(const PluginOp& op, std::chrono::seconds limit);
+
+// "relu2: 54 cases passed, 3 skipped".
+std::string to_string(const OpReport& report, const PluginOp& op);
+
+}  // namespace anabatic::plugin::check
