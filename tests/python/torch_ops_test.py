@@ -31,6 +31,22 @@ def experts(x, gate_up, down, weights, index):
     return out
 
 
+def rotated(x, table):
+    """Each of two heads: its first columns by the angles of its row."""
+    half = table.shape[1] // 2
+    cosine, sine = table[:, None, :half], table[:, None, half:]
+    heads = x.unflatten(1, (2, -1))
+    a, b = heads[..., :half], heads[..., half:2 * half]
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine, heads[..., 2 * half:]], -1).flatten(1).to(x.dtype)
+
+
+def attention_with_sinks(q, k, v, sinks, mask):
+    k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], 1) for tensor in (k, v))
+    scores = (q @ k.transpose(2, 3) * q.shape[-1]**-0.5).masked_fill(~mask, float("-inf"))
+    column = sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    return (torch.cat([scores, column.to(scores.dtype)], -1).softmax(-1)[..., :-1] @ v).transpose(1, 2)
+
+
 def index_of(tokens, experts_there=EXPERTS, top_k=TOP_K):
     return torch.stack([torch.randperm(experts_there)[:top_k] for _ in range(tokens)]) if tokens else torch.zeros((0, top_k), dtype=torch.int64)
 
@@ -51,6 +67,9 @@ def cases(tokens=48):
     begin, end = torch.zeros(2, 16, dtype=torch.int32), torch.arange(1, 17, dtype=torch.int32).expand(2, 16)
     begin[1, 6:] = 6  # a second document
     mask = torch.stack([torch.tensor([[b <= j < e for j in range(16)] for b, e in zip(begin[n], end[n])]) for n in range(2)])[:, None]
+    window = mask & (torch.arange(16) > torch.arange(16)[:, None] - 5)
+    angles = torch.randn(tokens, 12)
+    table = torch.cat([angles.cos(), angles.sin()], -1)
     found = [
         Case("rms_norm", lambda x, w: ops.rms_norm(x, w, 1e-5), lambda x, w: functional.rms_norm(x, (WIDTH,), w, 1e-5), [x, torch.rand(WIDTH) + 0.5]),
         Case("add_rms_norm", lambda x, r, w: sum(ops.add_rms_norm(x, r, w, 1e-5)),
@@ -62,6 +81,7 @@ def cases(tokens=48):
         Case("linear", ops.linear, functional.linear, [x, torch.randn(INNER, WIDTH) / 8]),
         Case("moe_experts", lambda x, a, b, w: ops.moe_experts(x, a, b, index, w), lambda x, a, b, w: experts(x, a, b, w, index),
              [x, torch.randn(EXPERTS, 2 * INNER, WIDTH) / 8, torch.randn(EXPERTS, WIDTH, INNER) / 10, torch.rand(tokens, TOP_K)]),
+        Case("rope", lambda x: ops.rope(x, table, WIDTH // 2), lambda x: rotated(x, table), [x]),
         Case("linear_cross_entropy", lambda x, w: ops.linear_cross_entropy(x, w, labels, 0.25),
              lambda x, w: 0.25 * functional.cross_entropy(functional.linear(x, w).float(), labels, reduction="sum"),
              [x, torch.randn(VOCABULARY, WIDTH) / 8]),
@@ -74,6 +94,9 @@ def cases(tokens=48):
             Case("attention", lambda q, k, v: ops.attention(q, k, v, begin, end),
                  lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True).transpose(1, 2),
                  [torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 12)]),
+            Case("attention", lambda q, k, v, sinks: ops.attention(q, k, v, begin, end, sinks=sinks, window=5),
+                 lambda q, k, v, sinks: attention_with_sinks(q, k, v, sinks, window),
+                 [torch.randn(2, 4, 16, 8), torch.randn(2, 2, 16, 8), torch.randn(2, 2, 16, 12), torch.randn(4)]),
         ]
     return found
 
@@ -95,6 +118,12 @@ def distance(found, exact):
 class Values(unittest.TestCase):
     # Sums of at most 200 terms: their bound is that many roundings of fp32, and few come near it.
     BOUND = 200 * 2.0**-24
+
+    def test_every_operator_and_operand_with_a_gradient_has_a_case(self):
+        found = {}
+        for case in cases():
+            found[case.name] = max(found.get(case.name, 0), len(case.tensors))
+        self.assertEqual(found, {op.name: len(op.gradients) for op in ops.OPS})
 
     def test_equal_torch_in_double_within_the_bound_of_fp32(self):
         for case in cases():
