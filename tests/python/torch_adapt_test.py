@@ -602,6 +602,33 @@ class Copies(Case):
         self.assertEqual((calls["moe_experts"], dict(report.calls["experts"])), (1, {"its experts are on several ranks": 1}))
 
 
+class Names(Case):
+    """Those that from_pretrained takes, in processes where transformers was not imported before."""
+
+    ASK = """
+from unittest import mock
+from anabatic.torch import ops
+config = transformers.AutoConfig.for_model("mixtral", vocab_size=16, hidden_size=16, intermediate_size=8, num_hidden_layers=1,
+                                           num_attention_heads=2, num_key_value_heads=2, num_local_experts=2)
+model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="anabatic", attn_implementation="anabatic")
+with mock.patch.object(ops, "moe_experts", wraps=ops.moe_experts) as experts, mock.patch.object(ops, "attention", wraps=ops.attention) as attention:
+    model(torch.ones(1, 4, dtype=torch.long), attention_mask=torch.tensor([[0, 1, 1, 1]]))
+assert (experts.call_count, attention.call_count) == (1, 1)
+"""
+
+    def run_code(self, code):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_an_import_leaves_transformers_alone_until_it_is_imported(self):
+        self.run_code("import sys, torch, anabatic.torch\nassert 'transformers' not in sys.modules\n"
+                      "import importlib.util, transformers\nassert importlib.util.find_spec('transformers.modeling_utils')\n" + self.ASK +
+                      "assert not any(type(finder).__module__.startswith('anabatic') for finder in sys.meta_path)")
+
+    def test_transformers_may_be_there_before(self):
+        self.run_code("import torch, transformers.modeling_utils, anabatic.torch\n" + self.ASK)
+
+
 class Restore(Case):
     def test_to_the_bit(self):
         for name in FAMILIES:

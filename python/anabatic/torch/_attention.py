@@ -23,15 +23,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . import _proof, ops
 from ._mask import Ranges, ranges_of
+from ._registry import NAME
 from ._report import count_call
 
 _DTYPES = (torch.float32, torch.bfloat16)
-
-
-def register(name: str) -> None:
-    AttentionInterface.register(name, forward)
-    # Without this one transformers makes no mask at all, and padding and documents leak without a word.
-    AttentionMaskInterface.register(name, mask)
 
 
 def mask(*arguments: Any, **options: Any) -> Tensor | None:
@@ -252,3 +247,8 @@ def probing(probe: Probe) -> Iterator[None]:
         yield
     finally:
         _probe = None
+
+
+AttentionInterface.register(NAME, forward)
+# Without this one transformers makes no mask at all, and padding and documents leak without a word.
+AttentionMaskInterface.register(NAME, mask)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.integrations.moe import ExpertsInterface, _default_apply_gate, grouped_mm_experts_forward
 
 from . import _modules, _proof, ops
+from ._registry import NAME
 from ._report import count_call
 
 # What the layout flags of a module have to be. Older versions lack some, and mean these.
@@ -19,10 +20,6 @@ _LAYOUT = {
     "has_gate": (True, "it has no gate"),
     "has_post_expert_norm": (False, "it has a norm after each expert"),
 }
-
-
-def register(name: str) -> None:
-    ExpertsInterface.register(name, forward)
 
 
 def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -108,3 +105,6 @@ def _run(module: nn.Module, implementation: str, stack: tuple[Tensor, Tensor], r
     leaves = {"its input": x, "the router's weights": scores, **weights}
     with run.context():
         return _proof.measure(lambda: small(x, index, scores if run.autocast else scores.to(run.inputs)), leaves, seed)
+
+
+ExpertsInterface.register(NAME, forward)
