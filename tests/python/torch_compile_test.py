@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile(backend="anabatic"): what is raised, that it computes the same, how often it compiles, what it refuses."""
-import collections
-import contextlib
-import math
 import os
 import pathlib
 import subprocess
@@ -11,26 +8,22 @@ import tempfile
 import unittest
 
 import torch
-import torch._dynamo.utils
 import transformers
 from torch import nn
 from torch.nn import functional
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 import tiny  # noqa: F401
+from torch_compiled import LINEAR, autocast, compilations, compiled, counted, distance, gradients
+
 import anabatic as ab
-import anabatic.torch
+import random_models
+import tolerance
 from anabatic.torch import ops
 from anabatic.torch.compiler import _masked
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-import random_models  # noqa: E402
-import tolerance  # noqa: E402
-
-transformers.logging.set_verbosity_error()
 LENGTH = 12
-LINEAR = {"fusions": {"linear": "on"}}
 DEEPSEEK = random_models.DEEPSEEK | {"n_group": 2, "topk_group": 1}
 # What a model of two layers has of each pattern.
 MODELS = {
@@ -47,47 +40,6 @@ def build(name, **more):
         # Its first forward takes a lock, which would break the graph.
         maybe_install_capturing_hooks(model.model)
     return model.train()
-
-
-def compiled(function, options=None, **more):
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    return torch.compile(function, backend="anabatic", options=options, **more)
-
-
-def compilations():
-    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
-
-
-def gradients(loss, parameters):
-    """A loss and its gradients, as one list of tensors."""
-    parameters = list(parameters)
-    for parameter in parameters:
-        parameter.grad = None
-    loss = loss()
-    loss.backward()
-    return [loss.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters)]
-
-
-def distance(found, want):
-    """The norm of all differences, relative to that of all that is wanted."""
-    norms = [sum(tensor.double().square().sum() for tensor in tensors) for tensors in ([a.double() - b for a, b in zip(found, want)], want)]
-    return math.sqrt(norms[0] / norms[1])
-
-
-@contextlib.contextmanager
-def counted():
-    """Calls of our operators inside. A compilation calls fakes, which count too: run what is compiled before."""
-    calls = collections.Counter()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        yield calls
-    for event in profile.key_averages():
-        if event.key.startswith("anabatic::"):
-            calls[event.key.removeprefix("anabatic::")] += event.count
-
-
-def autocast(enabled=True):
-    return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
 
 
 class Models(unittest.TestCase):
@@ -424,6 +376,13 @@ class Attention(Function):
             self.check(self.attend(**options), self.qkv, {"attention": 1})
         # Fewer queries than keys: the first sees the first key alone.
         self.check(self.attend(is_causal=True), [self.qkv[0][:, :, :4], *self.qkv[1:]], {"attention": 1})
+
+    def test_flops_are_those_of_each_sequence(self):
+        once = 2 * 2 * 4 * 10 * 10 * (8 + 6)  # two sequences, four heads, all pairs of queries and keys, both widths
+        for mask, name in ((None, "anabatic::attention"), (torch.ones(10, 10, dtype=torch.bool), "anabatic::masked_attention")):
+            torch._dynamo.reset()
+            found = ab.torch.explain(self.attend(mask), *(tensor.requires_grad_() for tensor in self.qkv))
+            self.assertEqual((dict(found.forward.flops)[name], dict(found.backward.flops)[f"{name}_backward"]), (once, once * 5 // 2))
 
     def test_a_mask_with_gaps_is_computed_by_torch(self):
         gaps = torch.rand(2, 1, 10, 10) < 0.5

@@ -82,10 +82,11 @@ def explain(model: Callable[..., Any], *args: Any, options: Mapping[str, Any] | 
     result = Explanation()
 
     def watch(forward: GraphModule, backward: GraphModule | None) -> None:
-        found, ahead = count(forward)
+        sequences: dict[Any, int] = {}
+        found, ahead = count(forward, sequences)
         _add(result.forward, found)
         if backward is not None:
-            _add(result.backward, count(backward)[0])
+            _add(result.backward, count(backward, sequences)[0])
             if ahead:
                 result.backward.flops[f"{PREFIX}linear_cross_entropy"] += ahead
 

@@ -35,7 +35,14 @@ def _attention(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> int:
     return 2 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
 
 
-def _ours(name: str, values: Sequence[Any]) -> tuple[int, int]:
+def _num_sequences(attention: Node) -> int:
+    """Those that the rows of an attention are of: its key_begin is a view of [B, S]. 1 where the graph does not tell."""
+    begin = attention.args[3]
+    whole = _value(begin.args[0]) if isinstance(begin, Node) and begin.args else None
+    return _number(whole.shape[0]) if isinstance(whole, torch.Tensor) and whole.dim() == 2 else 1
+
+
+def _ours(name: str, values: Sequence[Any], num_sequences: int) -> tuple[int, int]:
     """Of one of our operators, and of what its backward computes but counts here."""
     backward = name.endswith("_backward")
     base = name.removesuffix("_backward")
@@ -46,8 +53,7 @@ def _ours(name: str, values: Sequence[Any]) -> tuple[int, int]:
     if base == "attention":
         q, k, v = (_shape(value) for value in values[:3])
         heads, kv_heads = values[6], values[7]
-        # The rows are those of all sequences, and do not tell their number: the batch counts as one sequence.
-        once = 2 * q[0] * k[0] * (q[1] + v[1] // kv_heads * heads)
+        once = 2 * q[0] * (k[0] // num_sequences) * (q[1] + v[1] // kv_heads * heads)
         return (once * 5 // 2, 0) if backward else (once, 0)
     if base not in ("mlp", "gated_mlp", "moe_experts", "linear", "grouped_linear", "linear_cross_entropy"):
         return 0, 0
@@ -70,8 +76,11 @@ def _ours(name: str, values: Sequence[Any]) -> tuple[int, int]:
     return gradients, 0
 
 
-def count(module: GraphModule) -> tuple[dict[str, list[int]], int]:
-    """FLOPs and calls by operator; FLOPs of a backward that a forward has made."""
+def count(module: GraphModule, sequences: dict[Any, int]) -> tuple[dict[str, list[int]], int]:
+    """FLOPs and calls by operator; FLOPs of a backward that a forward has made.
+
+    sequences: their number by shapes of attention, which a forward's graph tells and its backward's does not.
+    """
     found: dict[str, list[int]] = {}
     ahead = 0
     for node in module.graph.nodes:
@@ -81,7 +90,12 @@ def count(module: GraphModule) -> tuple[dict[str, list[int]], int]:
         name = target.name().rsplit(".", 1)[0] if target.name().count(".") else target.name()
         values = _value(list(node.args))
         if name.startswith(PREFIX):
-            flops, made = _ours(name.removeprefix(PREFIX), _all(target, values))
+            base = name.removeprefix(PREFIX)
+            num_sequences = 1
+            if base in ("attention", "attention_backward"):
+                shapes = tuple(_shape(value) for value in values[:3])
+                num_sequences = sequences.setdefault(shapes, _num_sequences(node))
+            flops, made = _ours(base, _all(target, values), num_sequences)
             ahead += made
         else:
             flops = _theirs(name, target, values, node)
