@@ -293,6 +293,9 @@ class Patterns(Function):
         bias = torch.randn(48)
         self.check(functional.linear, [self.x.view(2, 5, 32), self.weights[0], bias], {"linear": 1}, LINEAR)
         self.check(functional.linear, [self.x.view(2, 5, 32), self.weights[0], bias], {})
+        for added in (bias, torch.randn(10, 48)):
+            self.check(torch.addmm, [added, self.x, torch.randn(32, 48) / 6], {"linear": 1}, LINEAR)
+        self.check(lambda *tensors: torch.addmm(*tensors, beta=0.5), [bias, self.x, torch.randn(32, 48) / 6], {}, LINEAR)
 
     def test_patterns_can_be_turned_off(self):
         self.check(self.mlp, [self.x, *self.weights], {"swiglu": 1}, {"fusions": {"mlp": "off"}}, left=["turned off"])

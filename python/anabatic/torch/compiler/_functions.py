@@ -31,6 +31,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -
     return (out if bias is None else out + bias.to(out.dtype)).to(dtype)
 
 
+def turned_linear(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of a weight [K, N]. The operator copies it, as its rows are the other way round."""
+    return linear(x, weight.t(), bias, dtype)
+
+
 def head_loss(x: Tensor, weight: Tensor, labels: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
     labels = labels.reshape(-1)
     counted = (labels != -100).sum() if reduction == "mean" else torch.ones(())

@@ -54,9 +54,16 @@ def find_loss(node: Any) -> Match | str | None:
 
 
 def find_linear(node: Any) -> Match | str | None:
-    if name_of(node) != "linear":
+    """linear, and addmm of a weight [K, N], which GPT-2 calls Conv1D."""
+    is_turned = name_of(node) == "addmm"
+    if is_turned:
+        bias, x, weight = node.args[:3]
+        if node.kwargs:
+            return "it scales what it adds"
+    elif name_of(node) == "linear":
+        x, weight, bias = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
+    else:
         return None
-    x, weight, bias = argument(node, 0, "input"), argument(node, 1, "weight"), argument(node, 2, "bias")
     if len(shape(x)) < 2 or tensor(weight) is None or len(shape(weight)) != 2:
         return "expected rows and a weight with two dimensions"
     reason = product_dtypes(node, x, weight)
@@ -64,6 +71,6 @@ def find_linear(node: Any) -> Match | str | None:
         return reason
 
     def build(graph: Graph) -> Node:
-        return graph.call_function(_functions.linear, (x, weight, bias, dtype(node)))
+        return graph.call_function(_functions.turned_linear if is_turned else _functions.linear, (x, weight, bias, dtype(node)))
 
     return Match(node, [each for each in (x, weight, bias) if isinstance(each, Node)], [], build)
