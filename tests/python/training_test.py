@@ -368,7 +368,7 @@ class Threads(Case):
         for _ in range(200):
             run.step()
         before = _resident()
-        for _ in range(700):
+        for _ in range(800):
             run.step()
         self.assertLess(_resident() - before, 1 << 20)
 
