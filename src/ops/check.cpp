@@ -2,10 +2,12 @@
 #include "ops/check.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "ops/build.h"
 #include "tensor/panels.h"
 
 namespace anabatic::ops {
@@ -259,22 +261,49 @@ TensorType laid_out(const Check& check, TensorType type) {
   return type;
 }
 
+bool is_written_into(const spec::Attributes& attributes) {
+  return std::ranges::any_of(std::array{"first_row", "first_column"}, [&](const char* key) {
+    return spec::get_int_or(attributes, key, 0) > 0;
+  });
+}
+
+namespace {
+
+// Becomes the type of the matrices that a weight gradient of `type` is rows of.
+void place_rows(const Check& check, TensorType& type) {
+  const std::int64_t first = check.non_negative_int("first_row"),
+                     all = check.positive_int("of_rows");
+  std::int64_t& rows = type.shape[type.shape.size() - 2];
+  if (first > all || rows > all - first)
+    check.fail(fmt::format("expected rows within {}, got {} from row {} on", all, rows, first));
+  rows = all;
+}
+
+// The same for columns, `column_step` apart.
+void place_columns(const Check& check, TensorType& type) {
+  const std::int64_t first = check.non_negative_int("first_column"),
+                     step = check.positive_int("column_step");
+  if (first >= step)
+    check.fail(fmt::format("expected first_column below column_step {}, got {}", step, first));
+  type.shape.back() = product({type.shape.back(), step});
+}
+
+}  // namespace
+
 TensorType placed(const Check& check, TensorType type, int num_others) {
   type.dtype = check.dtype_or("output_dtype", type.dtype);
-  const bool is_part = check.has("of_rows") || check.has("first_row");
-  const std::int64_t first = is_part ? check.non_negative_int("first_row") : 0;
-  if (is_part) {
-    const std::int64_t all = check.positive_int("of_rows");
-    std::int64_t& rows = type.shape[type.shape.size() - 2];
-    if (type.layout != kRowMajor) check.fail("expected row-major matrices, of which it is rows");
-    if (first > all || rows > all - first)
-      check.fail(fmt::format("expected rows within {}, got {} from row {} on", all, rows, first));
-    rows = all;
-  }
-  const int expected = num_others + (first > 0 ? 1 : 0);
+  const bool is_rows = check.has("of_rows") || check.has("first_row");
+  const bool is_columns = check.has("column_step") || check.has("first_column");
+  if (is_rows && is_columns) check.fail("expected rows or columns of larger matrices, got both");
+  if ((is_rows || is_columns) && type.layout != kRowMajor)
+    check.fail("expected row-major matrices, of which it is a part");
+  if (is_rows) place_rows(check, type);
+  if (is_columns) place_columns(check, type);
+  const bool is_into = is_written_into(check.attributes());
+  const int expected = num_others + (is_into ? 1 : 0);
   if (check.num_inputs() != expected)
     check.fail(fmt::format("expected {} inputs, got {}", expected, check.num_inputs()));
-  if (first > 0) {
+  if (is_into) {
     const Operand into = check.floating(num_others, "into");
     if (*into.type != type)
       check.fail(

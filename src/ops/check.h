@@ -34,6 +34,7 @@ class Check {
         std::span<const std::string_view> required, std::span<const std::string_view> optional);
 
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
+  const spec::Attributes& attributes() const { return attributes_; }
 
   // Input i as f32, bf16 or f64.
   Operand floating(int i, std::string_view name, int ndim = kAnyNdim) const;
@@ -101,10 +102,13 @@ DType wide_dtype(DType dtype);
 TensorType with_dtype(TensorType type, DType dtype);
 // `type` as the optional attribute "layout" asks for it: row-major, or "panels".
 TensorType laid_out(const Check& check, TensorType type);
-// The type of a weight gradient by the optional attributes of its plain forms: `output_dtype`, and
-// `first_row` with `of_rows`, which makes it rows of larger matrices. `num_others` inputs come
-// before `into`, which is there where `first_row` is not 0: the same matrices, whose earlier rows
-// are written.
+// Whether a weight gradient is written into matrices of which others have written a part, its last
+// input `into`: `first_row` or `first_column` is not 0.
+bool is_written_into(const spec::Attributes& attributes);
+// The type of a weight gradient by the optional attributes of its plain forms: `output_dtype`;
+// `first_row` with `of_rows`, which makes it rows of larger matrices; `first_column` with
+// `column_step`, which makes it every so many of their columns. `num_others` inputs come before
+// `into`.
 TensorType placed(const Check& check, TensorType type, int num_others);
 // Row-major.
 TensorType typed(DType dtype, std::initializer_list<std::int64_t> dims);

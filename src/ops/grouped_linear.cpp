@@ -44,8 +44,7 @@ std::vector<TensorType> grouped_linear_weight_gradient_types(const Check& check)
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
                 offsets = check.i32(2, "offsets", 1);
   check.same_dtype(x, dy);
-  const bool is_into = check.has("first_row") && check.non_negative_int("first_row") > 0;
-  if (check.num_inputs() > kRowMap + (is_into ? 1 : 0)) {
+  if (check.num_inputs() > kRowMap + (is_written_into(check.attributes()) ? 1 : 0)) {
     const std::string& gathered = check.string("gathered");
     if (gathered != "x" && gathered != "dy")
       check.fail("expected 'gathered' to be x or dy, got '" + gathered + "'");
@@ -69,12 +68,13 @@ int into_at(const spec::Attributes& attributes) {
 std::vector<TensorType> infer_grouped_linear_weight_gradient(ir::Types inputs,
                                                              const spec::Attributes& attributes) {
   const Check check("grouped_linear_weight_gradient", inputs, attributes, {},
-                    {"first_row", "gathered", "layout", "of_rows", "output_dtype", "top_k"});
+                    {"column_step", "first_column", "first_row", "gathered", "layout", "of_rows",
+                     "output_dtype", "top_k"});
   return {placed(check, grouped_linear_weight_gradient_types(check)[0], into_at(attributes))};
 }
 
 ir::Aliases grouped_weight_gradient_aliases(const spec::Attributes& attributes) {
-  if (!attributes.contains("first_row") || spec::get_int(attributes, "first_row") == 0) return {};
+  if (!is_written_into(attributes)) return {};
   return into_at(attributes) == kRowMap ? ir::always<kRowMap>(attributes)
                                         : ir::always<kRowMap + 1>(attributes);
 }

@@ -46,9 +46,7 @@ std::vector<TensorType> infer_linear_weight_gradient(ir::Types inputs,
 }
 
 ir::Aliases weight_gradient_aliases(const spec::Attributes& attributes) {
-  const bool is_into =
-      attributes.contains("first_row") && spec::get_int(attributes, "first_row") > 0;
-  return is_into ? ir::always<kInto>(attributes) : ir::Aliases{};
+  return is_written_into(attributes) ? ir::always<kInto>(attributes) : ir::Aliases{};
 }
 
 std::vector<TensorType> infer_linear_weight_gradient_squares(ir::Types inputs,

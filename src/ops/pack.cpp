@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <string>
+#include <utility>
 
 #include "ops/build.h"
 #include "ops/check.h"
@@ -12,8 +13,24 @@
 namespace anabatic::ops {
 namespace {
 
+// The transpose of columns first_column, first_column + column_step and so on.
+TensorType packed_columns(const Check& check, TensorType type) {
+  const std::int64_t first = check.non_negative_int("first_column"),
+                     step = check.positive_int("column_step");
+  const auto columns = static_cast<std::size_t>(type.ndim() - 1);
+  if (first >= step || type.shape[columns] % step != 0)
+    check.fail(
+        fmt::format("expected columns by multiples of column_step {}, from below it on, got {} "
+                    "from column {} on",
+                    step, type.shape[columns], first));
+  type.shape[columns] /= step;
+  std::swap(type.shape[columns - 1], type.shape[columns]);
+  return type;
+}
+
 std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("pack", inputs, attributes, {"dtype", "layout"}, {"first_row", "rows"});
+  const Check check("pack", inputs, attributes, {"dtype", "layout"},
+                    {"column_step", "first_column", "first_row", "rows"});
   const Operand x = check.floating(0, "x");
   if (x.type->ndim() != 2 && x.type->ndim() != 3)
     check.fail("expected x to be a matrix or a stack of matrices, got " + to_string(*x.type));
@@ -24,9 +41,13 @@ std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& att
     check.fail("expected layout 'panels', 'panels_transposed' or 'row_major', got '" + name + "'");
   TensorType type = with_dtype(*x.type, check.dtype("dtype"));
   type.layout = layout;
-  if (!check.has("rows") && !check.has("first_row")) return {type};
+  const bool is_rows = check.has("rows") || check.has("first_row");
+  const bool is_columns = check.has("column_step") || check.has("first_column");
+  if (!is_rows && !is_columns) return {type};
+  if (is_rows && is_columns) check.fail("expected rows or columns of each matrix, got both");
   check.row_major(x);
-  if (layout == kRowMajor) check.fail("expected a packed layout for rows of each matrix");
+  if (layout == kRowMajor) check.fail("expected a packed layout for a part of each matrix");
+  if (is_columns) return {packed_columns(check, type)};
   const std::int64_t first = check.non_negative_int("first_row"), rows = check.positive_int("rows");
   std::int64_t& all = type.shape[type.shape.size() - 2];
   if (first > all || rows > all - first)

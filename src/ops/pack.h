@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts a matrix, or a stack of them, to the packed layout of GEMM (tensor/panels.h), and back.
-// With `first_row` and `rows` it packs these rows of each matrix.
+// With `first_row` and `rows` it packs these rows of each matrix. With `first_column` and
+// `column_step` it packs the transpose of every so many columns of each: they become rows.
 #pragma once
 #include <string_view>
 

@@ -51,7 +51,8 @@ struct Operands {
 
 // C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major, or
 // panels of 16 columns, [columns/16][rows][16], whose lanes beyond the last column become zero.
-// What runs on blocks of C while they are in cache follows `compute`: see linear_activation.cpp.
+// Rows may have elements of others between their columns, which stay. What runs on blocks of C
+// while they are in cache follows `compute`: see linear_activation.cpp.
 //
 // `further` products are added to the same sums, in their order after the first, before C is
 // rounded.
@@ -63,8 +64,9 @@ struct Gemm {
   DType c_dtype = DType::kFloat32;   // bf16 is rounded once, half to even
   std::int64_t c_stride = 0;         // from row to row; 16 in panels
   std::int64_t c_panel_stride = 16;  // from one 16 columns to the next
+  std::int64_t c_column_step = 1;    // from column to column; c_panel_stride is 16 of them
   bool c_in_panels = false;          // f32 C without bias only
-  bool accumulate = false;           // f32 C only
+  bool accumulate = false;           // f32 C only, without a step of columns
   const Operands* further = nullptr;
   std::int64_t num_further = 0;
   // A is that of the last call on this workspace, for the same rows of a block. If its copy is

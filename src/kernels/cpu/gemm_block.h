@@ -57,8 +57,8 @@ struct GemmBlock {
     Int k0, depth, units;  // units of B
     bool first, last;
     Int row_begin, row_end;  // of the part of the block that A holds
-    float*
-        partial;  // [block rows, block columns]: sums between blocks of the depth, unless C is f32
+    float* partial;  // [block rows, block columns]: sums between blocks of the depth, unless C
+                     // holds them
   };
 
   // From row to row, and from one panel's columns to the next.
@@ -223,6 +223,11 @@ struct GemmBlock {
             .column_step = round_up(kTileColumns, kPanel)};
   }
 
+  // Whether C holds sums between blocks of the depth.
+  static bool sums_are_in_c(const Gemm& gemm) {
+    return gemm.c_dtype == DType::kFloat32 && gemm.c_column_step == 1;
+  }
+
   struct Workspace {
     Unit* a;
     std::byte* b;
@@ -245,8 +250,8 @@ struct GemmBlock {
                             : part_rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
     const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
-    const bool has_partial = gemm.c_dtype != DType::kFloat32 &&
-                             (gemm.num_further > 0 || gemm.depth > packed_depth(gemm));
+    const bool has_partial =
+        !sums_are_in_c(gemm) && (gemm.num_further > 0 || gemm.depth > packed_depth(gemm));
     const Int partial_bytes = has_partial ? rows * round_up(columns, kTileColumns) * 4 : 0;
     const Int bytes = a_bytes + b_bytes + partial_bytes;
     if (base == nullptr) return {.a = nullptr, .b = nullptr, .partial = nullptr, .bytes = bytes};
@@ -267,7 +272,7 @@ struct GemmBlock {
   }
   // Whether C holds the sums so far.
   static bool continues(const Step& step) {
-    return step.gemm.c_dtype == DType::kFloat32 && (!step.first || step.gemm.accumulate);
+    return sums_are_in_c(step.gemm) && (!step.first || step.gemm.accumulate);
   }
 
   // The lines of a tile of C that is written without being read, before its turn.
@@ -283,7 +288,7 @@ struct GemmBlock {
     }
     const std::byte* c = gemm.c + place_of(gemm, i, j) * size;
     for (Int r = 0; r < rows; ++r)
-      for (Int n = 0; n < kTileColumns * size; n += 64)
+      for (Int n = 0; n < kTileColumns * gemm.c_column_step * size; n += 64)
         __builtin_prefetch(c + r * gemm.c_stride * size + n, 1);
   }
 
@@ -292,6 +297,7 @@ struct GemmBlock {
     const Gemm& gemm = step.gemm;
     if (step.last && gemm.bias != nullptr)
       for (Int n = 0; n < columns; ++n) sums[n] += gemm.bias[j + n];
+    if (gemm.c_column_step != 1) return finish_steps(gemm, sums, c, columns);
     if (gemm.c_dtype == DType::kBFloat16) {
       auto* out = reinterpret_cast<std::uint16_t*>(c);
       Int n = 0;
@@ -303,10 +309,21 @@ struct GemmBlock {
     }
   }
 
+  static void finish_steps(const Gemm& gemm, const float* sums, std::byte* c, Int columns) {
+    const Int step = gemm.c_column_step;
+    if (gemm.c_dtype == DType::kBFloat16) {
+      auto* out = reinterpret_cast<std::uint16_t*>(c);
+      for (Int n = 0; n < columns; ++n) out[n * step] = cpu::narrow(sums[n]);
+    } else {
+      auto* out = reinterpret_cast<float*>(c);
+      for (Int n = 0; n < columns; ++n) out[n * step] = sums[n];
+    }
+  }
+
   // What goes through C between blocks of the depth is in the caches anyway.
   static bool streams(const Step& step) { return step.gemm.streams && step.first && step.last; }
 
-  // Sums, [rows][kTileColumns], to C: over the whole depth unless C is f32.
+  // Sums, [rows][kTileColumns], to C: over the whole depth unless C holds them.
   static void finish(const Step& step, Int i, Int j, Int rows, Int columns, float* sums) {
     const Gemm& gemm = step.gemm;
     if (streams(step) && columns % kPanel == 0) {
@@ -335,8 +352,8 @@ struct GemmBlock {
     to.panel_stride = panel_stride;
   }
 
-  // Where a tile's sums come from and go to. Between blocks of the depth they are in C if it is
-  // f32, else in `partial`, which has room for whole tiles. Tiles that are no whole vectors of C,
+  // Where a tile's sums come from and go to. Between blocks of the depth they are in C if it holds
+  // sums, else in `partial`, which has room for whole tiles. Tiles that are no whole vectors of C,
   // and those that are to be finished, go through `buffer`, [kRows][kTileColumns].
   //
   // Word by word, into the call itself: a copy of words as a vector waits until every store before
@@ -345,7 +362,7 @@ struct GemmBlock {
                          float* buffer, TileCall& call) {
     const Gemm& gemm = step.gemm;
     const Block& block = step.block;
-    if (gemm.c_dtype != DType::kFloat32) {
+    if (!sums_are_in_c(gemm)) {
       const Int stride = round_up(block.column_end - block.column_begin, kTileColumns);
       float* partial = step.partial + (i - block.row_begin) * stride + (j - block.column_begin);
       set(call.from, step.first ? nullptr : partial, stride, kPanel);

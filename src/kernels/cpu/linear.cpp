@@ -93,10 +93,9 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
   const bool gathers_x =
       index.data != nullptr && spec::get_string(*arguments.attributes, "gathered") == "x";
   const Int tiles = num_tiles(engine, shape);
-  const Int first_row = arguments.attributes->contains("first_row")
-                            ? spec::get_int(*arguments.attributes, "first_row")
-                            : 0;
-  const bool streams = arguments.prepared != nullptr && !accumulate &&
+  const Int before = spec::get_int_or(*arguments.attributes, "first_row", 0) * shape.c_stride +
+                     spec::get_int_or(*arguments.attributes, "first_column", 0);
+  const bool streams = arguments.prepared != nullptr && !accumulate && p.column_step == 1 &&
                        shape.c_dtype == DType::kFloat32 && shape.c_stride % kPanelColumns == 0 &&
                        p.weight_stride % kPanelColumns == 0 &&
                        reinterpret_cast<std::uintptr_t>(dw.data) % 64 == 0;
@@ -109,7 +108,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
              p.out);
     begin_at(p.is_packed ? gemm.a : gemm.b, x.data, gathers_x ? index : RowIndex{}, rows.begin,
              p.in);
-    gemm.c = dw.data + (group * p.weight_stride + first_row * p.in) * size_bytes(p.weight);
+    gemm.c = dw.data + (group * p.weight_stride + before) * size_bytes(p.weight);
     gemm.accumulate = accumulate;
     gemm.streams = streams;
     if (squares != nullptr) gemm.squares = squares + group * tiles;

@@ -18,8 +18,9 @@ inline Matrix matrix(const std::byte* data, DType dtype, std::int64_t row_stride
 struct Product {
   std::int64_t groups, rows, in, out;
   DType x, weight, y;
-  bool is_packed;              // the weight
-  std::int64_t weight_stride;  // elements from one matrix to the next
+  bool is_packed;                // the weight
+  std::int64_t weight_stride;    // elements from one matrix to the next
+  std::int64_t column_step = 1;  // of a weight gradient: from column to column of its result
 };
 
 inline Matrix right_operand(const Product& p, std::int64_t row_stride, std::int64_t column_stride) {
@@ -66,7 +67,9 @@ inline Gemm weight_gradient_shape(const Product& p) {
           .a = matrix(nullptr, p.y, 1, p.out),
           .b = matrix(nullptr, p.x, p.in, 1),
           .c_dtype = p.weight,
-          .c_stride = p.in};
+          .c_stride = p.in * p.column_step,
+          .c_panel_stride = kPanelColumns * p.column_step,
+          .c_column_step = p.column_step};
 }
 
 inline bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
@@ -85,11 +88,13 @@ inline Product product(const TensorType& x, const TensorType& weight, const Tens
                                                     : weight.dim(-1) * weight.dim(-2)};
 }
 
-// The product of a weight gradient, whose result may be rows of larger matrices.
+// The product of a weight gradient, whose result may be rows or columns of larger matrices.
 inline Product weight_gradient_product(const TensorType& x, const TensorType& weight,
                                        const TensorType& y) {
   Product p = product(x, weight, y);
   p.out = y.dim(-1);
+  p.in = x.dim(-1);
+  if (p.in > 0) p.column_step = weight.dim(-1) / p.in;
   return p;
 }
 

@@ -17,42 +17,74 @@ void convert(BFloat16* to, const float* from, std::int64_t count) {
 void convert(float* to, const BFloat16* from, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
 }
-
-// The row of each matrix of x that is the first of y.
-std::int64_t first_row(const Arguments& args) {
-  return args.attributes->contains("first_row") ? spec::get_int(*args.attributes, "first_row") : 0;
+template <class T>
+void convert(T* to, const T* from, std::int64_t count) {
+  std::copy_n(from, count, to);
 }
 
-// One task packs 16 rows: a panel, or the same depth of every transposed panel. They are converted
-// a few columns at a time.
+// Every `step`-th of the elements from `from` on; 2 is a constant, so that it becomes shuffles.
+template <class T>
+void gather(T* to, const T* from, std::int64_t step, std::int64_t count) {
+  if (step == 2)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[2 * i];
+  else
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+}
+
+// What of each matrix of x is packed: some rows, or every `step`-th column as a row (0: rows).
+struct Part {
+  std::int64_t first_row = 0, first_column = 0, step = 0;
+};
+Part part_of(const spec::Attributes& attributes) {
+  return {.first_row = spec::get_int_or(attributes, "first_row", 0),
+          .first_column = spec::get_int_or(attributes, "first_column", 0),
+          .step = spec::get_int_or(attributes, "column_step", 0)};
+}
+
+// One task packs 16 rows of x: a panel, or the same depth of every panel that they cross. They are
+// converted a few columns at a time.
 template <class To, class From, bool kStreamed>
 void pack_as(const Arguments& args) {
   constexpr std::int64_t kColumns = 512;
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   const PanelShape shape = panel_shape(*y.type);
-  const bool transposed = y.type->layout == panels_layout(true);
-  const std::int64_t rows = y.type->dim(-2), width = y.type->dim(-1);
-  const std::int64_t first = first_row(args), matrix_rows = x.type->dim(-2);
+  const Part part = part_of(*args.attributes);
+  const bool by_columns = part.step > 0;
+  const bool crosses = (y.type->layout == panels_layout(true)) != by_columns;
+  const std::int64_t rows = y.type->dim(by_columns ? -1 : -2),
+                     width = y.type->dim(by_columns ? -2 : -1);
+  const std::int64_t matrix_rows = x.type->dim(-2), row_stride = x.type->dim(-1);
   const std::int64_t blocks = ceil_div(rows, kPanelColumns), panel = shape.panel_elements();
   const std::int64_t matrices = x.type->ndim() == 3 ? x.type->dim(0) : 1;
+  const std::int64_t step = std::max<std::int64_t>(part.step, 1);
+  const bool in_place = sizeof(To) == sizeof(From) && step == 1;
   args.launch.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
-    alignas(64) To copy[sizeof(To) == sizeof(From) ? 1 : kPanelColumns * kColumns];
+    alignas(64) To copy[kPanelColumns * kColumns];
+    alignas(64) From line[kColumns];
     const std::int64_t matrix = task / blocks, begin = task % blocks * kPanelColumns;
     const std::int64_t end = std::min(rows, begin + kPanelColumns);
-    const From* source = x.as<const From>() + (matrix * matrix_rows + first + begin) * width;
+    const From* source = x.as<const From>() +
+                         (matrix * matrix_rows + part.first_row + begin) * row_stride +
+                         part.first_column;
     To* panels = y.as<To>() + matrix * shape.num_elements();
     for (std::int64_t k = 0; k < width; k += kColumns) {
       const std::int64_t count = std::min(kColumns, width - k);
       const To* from = copy;
       std::int64_t stride = kColumns;
-      if constexpr (sizeof(To) == sizeof(From)) {
-        from = source + k;
-        stride = width;
+      if (in_place) {
+        from = reinterpret_cast<const To*>(source + k);
+        stride = row_stride;
       } else {
-        for (std::int64_t row = 0; row < end - begin; ++row)
-          convert(copy + row * kColumns, source + row * width + k, count);
+        for (std::int64_t row = 0; row < end - begin; ++row) {
+          const From* elements = source + row * row_stride + k * step;
+          if (step > 1) {
+            gather(line, elements, step, count);
+            elements = line;
+          }
+          convert(copy + row * kColumns, elements, count);
+        }
       }
-      if (transposed)
+      if (crosses)
         pack_depth<kStreamed>(panels + k / kPanelColumns * panel, panel, count, from, stride, begin,
                               end);
       else

@@ -105,11 +105,15 @@ void cast(const Arguments& args) {
 void pack(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   std::memset(y.data, 0, static_cast<std::size_t>(y.type->num_bytes()));
-  const bool has_rows = args.attributes->contains("rows");
-  const std::int64_t first = has_rows ? spec::get_int(*args.attributes, "first_row") : 0;
+  const std::int64_t first_row = spec::get_int_or(*args.attributes, "first_row", 0),
+                     first_column = spec::get_int_or(*args.attributes, "first_column", 0),
+                     step = spec::get_int_or(*args.attributes, "column_step", 0);
   const std::int64_t width = y.type->dim(-1), matrix = y.type->dim(-2) * width;
   for (std::int64_t i = 0; i < size(y); ++i) {
-    const double value = load(x, (i / matrix * x.type->dim(-2) + first) * width + i % matrix);
+    const std::int64_t row = i % matrix / width, column = i % width;
+    const std::int64_t in_matrix = step > 0 ? column * columns(x) + first_column + row * step
+                                            : (first_row + row) * width + column;
+    const double value = load(x, i / matrix * x.type->dim(-2) * columns(x) + in_matrix);
     store(y, i,
           y.type->dtype == DType::kBFloat16
               ? to_float(to_bfloat16_half_away(static_cast<float>(value)))

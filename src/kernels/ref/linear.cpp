@@ -47,7 +47,8 @@ void multiply_transposed(const Arguments& args, std::int64_t begin, std::int64_t
 void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
                     std::int64_t base) {
   const TensorView &x = args.inputs[0], &dy = args.inputs[1];
-  const std::int64_t in = columns(x), out = columns(dy);
+  const std::int64_t in = columns(x), out = columns(dy), width = columns(args.outputs[0]);
+  const std::int64_t step = in > 0 ? width / in : 1;
   const bool is_gathered = args.attributes->contains("gathered");
   const bool gathers_x = is_gathered && spec::get_string(*args.attributes, "gathered") == "x";
   const auto row_of_x = [&](std::int64_t t) { return gathers_x ? source_row(args, t) : t; };
@@ -59,20 +60,20 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
       double sum = 0;
       for (std::int64_t t = begin; t < end; ++t)
         sum += load(x, row_of_x(t) * in + k) * load(dy, row_of_dy(t) * out + n);
-      put(args, 0, base + n * in + k, sum);
+      put(args, 0, base + n * width + k * step, sum);
     }
 }
 
-// Elements before the first row of each matrix that a weight gradient writes.
-std::int64_t rows_before(const Arguments& args) {
-  if (!args.attributes->contains("first_row")) return 0;
-  return spec::get_int(*args.attributes, "first_row") * columns(args.inputs[0]);
+// Elements before the first one of each matrix that a weight gradient writes.
+std::int64_t elements_before(const Arguments& args) {
+  return spec::get_int_or(*args.attributes, "first_row", 0) * columns(args.outputs[0]) +
+         spec::get_int_or(*args.attributes, "first_column", 0);
 }
 
 // Padding beyond the sides of panels is zero. What others have written of larger matrices stays.
 void prepare_gradient(const Arguments& args) {
   const TensorView& dw = args.outputs[0];
-  if (rows_before(args) > 0 && dw.data != args.inputs.back().data)
+  if (elements_before(args) > 0 && dw.data != args.inputs.back().data)
     std::memcpy(dw.data, args.inputs.back().data, static_cast<std::size_t>(dw.type->num_bytes()));
   if (dw.type->layout != kRowMajor && !adds(args, 0))
     std::memset(dw.data, 0, static_cast<std::size_t>(dw.type->num_bytes()));
@@ -104,7 +105,7 @@ void linear_input_gradient(const Arguments& args) {
 
 void linear_weight_gradient(const Arguments& args) {
   prepare_gradient(args);
-  outer_products(args, 0, rows(args.inputs[0]), rows_before(args));
+  outer_products(args, 0, rows(args.inputs[0]), elements_before(args));
 }
 
 void grouped_linear(const Arguments& args) {
@@ -130,7 +131,7 @@ void grouped_linear_weight_gradient(const Arguments& args) {
   for_experts(args.inputs[2], std::max(rows(args.inputs[0]), rows(args.inputs[1])),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
                 if (begin == end && adds(args, 0)) return;
-                outer_products(args, begin, end, e * matrix + rows_before(args));
+                outer_products(args, begin, end, e * matrix + elements_before(args));
               });
 }
 
