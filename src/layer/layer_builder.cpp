@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/error.h"
 #include "layer/layer_table.h"
@@ -95,10 +96,13 @@ void LayerBuilder::fail(const std::string& message) const {
 
 void LayerBuilder::same_dim(std::string_view a, std::int64_t axis_a, std::string_view b,
                             std::int64_t axis_b) const {
+  const auto from_front = [&](std::string_view operand, std::int64_t axis) {
+    return axis < 0 ? axis + std::ssize(at(operand).shape) : axis;
+  };
   if (dim(a, axis_a) != dim(b, axis_b))
     fail(fmt::format("expected {} in dimension {} of {}, as in dimension {} of {} {}, got {}",
-                     dim(b, axis_b), axis_a, a, axis_b, b, to_string(to_type(at(b))),
-                     to_string(to_type(at(a)))));
+                     dim(b, axis_b), from_front(a, axis_a), a, from_front(b, axis_b), b,
+                     to_string(to_type(at(b))), to_string(to_type(at(a)))));
 }
 
 void LayerBuilder::same_dtype(std::string_view a, std::string_view b) const {
@@ -184,36 +188,42 @@ ir::ValueId LayerBuilder::rounded(std::string_view operand) {
   return cast(input(operand), products_);
 }
 
-ir::ValueId LayerBuilder::add_weight(std::string_view operand, std::string_view part,
-                                     std::int64_t first, TensorType type, bool in_products) {
-  const Name state = intern(part);
-  const std::int64_t rows = type.ndim() > 1 ? type.dim(-2) : 1;
-  result_.parts.push_back({.state = state,
-                           .input = index_of(operand),
-                           .first_row = first,
-                           .rows = rows,
-                           .of_rows = type.ndim() > 1 ? dim(operand, -2) : 1});
+ir::ValueId LayerBuilder::add_weight(std::string_view operand, std::string_view name,
+                                     WeightPart part, TensorType type, bool in_products) {
+  part.state = intern(name);
+  part.input = index_of(operand);
+  part.rows = type.ndim() > 1 ? type.dim(-2) : 1;
+  part.of_rows = type.ndim() > 1 ? dim(operand, -2) : 1;
+  result_.parts.push_back(part);
   type.dtype = real(DType::kFloat32);
-  const ir::ValueId primary = builder_.state(part, type, ir::StateRole::kParameter);
-  builder_.graph().find_state(state)->is_trainable = wants(operand);
+  const ir::ValueId primary = builder_.state(name, type, ir::StateRole::kParameter);
+  builder_.graph().find_state(part.state)->is_trainable = wants(operand);
   if (!in_products || products_ != DType::kBFloat16) return primary;
   type.dtype = DType::kBFloat16;
-  return builder_.state_of(state, ir::StateRole::kCopy, type);
+  return builder_.state_of(part.state, ir::StateRole::kCopy, type);
 }
 
 ir::ValueId LayerBuilder::weight(std::string_view operand) {
-  return add_weight(operand, operand, 0, to_type(at(operand)), true);
+  return add_weight(operand, operand, {}, to_type(at(operand)), true);
 }
 
 ir::ValueId LayerBuilder::weight_rows(std::string_view operand, std::string_view part,
                                       std::int64_t first, std::int64_t rows) {
   TensorType type = to_type(at(operand));
   type.shape[type.shape.size() - 2] = rows;
-  return add_weight(operand, part, first, type, true);
+  return add_weight(operand, part, {.first_row = first}, type, true);
+}
+
+ir::ValueId LayerBuilder::weight_columns(std::string_view operand, std::string_view part,
+                                         std::int64_t first, std::int64_t step) {
+  TensorType type = to_type(at(operand));
+  std::swap(type.shape[type.shape.size() - 2], type.shape.back());
+  type.shape[type.shape.size() - 2] /= step;
+  return add_weight(operand, part, {.first_column = first, .column_step = step}, type, true);
 }
 
 ir::ValueId LayerBuilder::vector(std::string_view operand) {
-  return add_weight(operand, operand, 0, to_type(at(operand)), false);
+  return add_weight(operand, operand, {}, to_type(at(operand)), false);
 }
 
 void LayerBuilder::limit(std::string_view operand, IntegerRange range) {
@@ -230,8 +240,12 @@ ir::ValueId LayerBuilder::op(std::string_view name, std::vector<ir::ValueId> inp
   return builder_.add1(name, std::move(inputs), std::move(attributes), value_name);
 }
 
+ir::ValueId LayerBuilder::in_dtype(ir::ValueId value, LayerDtype dtype) {
+  return cast(value, real(to_dtype(dtype)));
+}
+
 void LayerBuilder::output(ir::ValueId value, std::string_view name, LayerDtype dtype) {
-  builder_.output(cast(value, real(to_dtype(dtype))), name);
+  builder_.output(in_dtype(value, dtype), name);
   result_.outputs.emplace_back(name);
 }
 

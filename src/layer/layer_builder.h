@@ -22,13 +22,19 @@ DType to_dtype(LayerDtype dtype);
 LayerDtype to_layer_dtype(DType dtype);
 TensorType to_type(const LayerTensor& tensor);
 
-// A parameter of the graph: some rows of each matrix of a weight, or all of it.
+// A parameter of the graph: all of a weight, some rows of each of its matrices, or the transpose of
+// every so many of their columns.
 struct WeightPart {
   Name state{};
   std::size_t input = 0;               // index into LayerSignature::inputs
   std::int64_t first_row = 0;          // of each matrix
   std::int64_t rows = 0, of_rows = 0;  // of_rows: the weight's; equal: all of it
-  bool is_whole() const { return rows == of_rows; }
+  // Its rows are the columns first_column, first_column + column_step, ... of the weight. 0: not
+  // so.
+  std::int64_t first_column = 0, column_step = 0;
+
+  bool is_of_columns() const { return column_step > 0; }
+  bool is_whole() const { return !is_of_columns() && rows == of_rows; }
 };
 
 // Values that an integer input may have: [low, high], and `ignored`.
@@ -85,6 +91,9 @@ class LayerBuilder {
   ir::ValueId weight(std::string_view operand);
   ir::ValueId weight_rows(std::string_view operand, std::string_view part, std::int64_t first,
                           std::int64_t rows);
+  // The transpose of the columns first, first + step, ... of each matrix.
+  ir::ValueId weight_columns(std::string_view operand, std::string_view part, std::int64_t first,
+                             std::int64_t step);
   ir::ValueId vector(std::string_view operand);  // in f32
   // What the values of an integer operand may be.
   void limit(std::string_view operand, IntegerRange range);
@@ -107,6 +116,7 @@ class LayerBuilder {
     return result;
   }
   // In the dtype of an operand, which is f64 in double.
+  ir::ValueId in_dtype(ir::ValueId value, LayerDtype dtype);
   void output(ir::ValueId value, std::string_view name, LayerDtype dtype);
   // The scalar output is differentiated: gradients are made in the forward, for a seed of 1.
   void objective(ir::ValueId value);
@@ -122,7 +132,7 @@ class LayerBuilder {
   bool wants(std::string_view operand) const;
   DType real(DType dtype) const;
   ir::ValueId cast(ir::ValueId value, DType dtype);
-  ir::ValueId add_weight(std::string_view operand, std::string_view part, std::int64_t first,
+  ir::ValueId add_weight(std::string_view operand, std::string_view name, WeightPart part,
                          TensorType type, bool in_products);
 
   const LayerSignature& signature_;

@@ -47,6 +47,8 @@ constexpr std::string_view kAttentionAttributes[] = {"num_heads", "num_kv_heads"
                                                      "scale", "window"};
 constexpr std::string_view kProductAttributes[] = {"products"};
 constexpr std::string_view kFeedForwardAttributes[] = {"activation", "alpha", "limit", "products"};
+constexpr std::string_view kExpertsAttributes[] = {"activation", "alpha", "limit", "products",
+                                                   "stacks"};
 constexpr std::string_view kRopeAttributes[] = {"head_dim"};
 constexpr std::string_view kActivationAttributes[] = {"activation", "alpha", "limit"};
 
@@ -59,7 +61,7 @@ constexpr LayerRow kLayers[] = {
     {"linear", kLinearOperands, kProductAttributes, linear},
     {"linear_cross_entropy", kLinearCrossEntropyOperands, kProductAttributes, linear_cross_entropy},
     {"mlp", kMlpOperands, kFeedForwardAttributes, mlp},
-    {"moe_experts", kMoeExpertsOperands, kFeedForwardAttributes, moe_experts},
+    {"moe_experts", kMoeExpertsOperands, kExpertsAttributes, moe_experts},
     {"rms_norm", kRmsNormOperands, kNormAttributes, rms_norm},
     {"rope", kRopeOperands, kRopeAttributes, rope},
     {"swiglu", kSwigluOperands, kActivationAttributes, swiglu},

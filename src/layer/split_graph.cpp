@@ -157,13 +157,24 @@ class GradientOutputs {
     }
     if (weight.dtype != DType::kFloat32)
       node.attributes["output_dtype"] = std::string(to_string(weight.dtype));
-    if (!part.is_whole()) {
+    if (part.is_of_columns()) {
+      transpose(node);
+      node.attributes["first_column"] = part.first_column;
+      node.attributes["column_step"] = part.column_step;
+    } else if (!part.is_whole()) {
       node.attributes["first_row"] = part.first_row;
       node.attributes["of_rows"] = part.of_rows;
-      if (part.first_row > 0) node.inputs.push_back(before);
     }
+    if (part.first_row > 0 || part.first_column > 0) node.inputs.push_back(before);
     graph_.value(value).type = weight;
     return value;
+  }
+
+  // The transpose of a weight gradient is that of a product whose x and y have changed places.
+  static void transpose(Node& node) {
+    std::swap(node.inputs[0], node.inputs[1]);
+    if (const auto gathered = node.attributes.find("gathered"); gathered != node.attributes.end())
+      gathered->second = std::string(std::get<std::string>(gathered->second) == "x" ? "dy" : "x");
   }
 
   ValueId cast(ValueId value, DType dtype) {
@@ -246,11 +257,16 @@ void take_weights(Graph& graph, const std::vector<WeightPart>& parts,
     const TensorType type = graph.value(state.before).type;
     if (part->is_whole())
       return builder.type(weight) == type ? weight : passes::add_derivation(builder, weight, type);
-    return builder.add1("pack", {weight},
-                        {{"dtype", std::string(to_string(type.dtype))},
-                         {"layout", std::string(text(type.layout))},
-                         {"first_row", part->first_row},
-                         {"rows", part->rows}});
+    spec::Attributes attributes{{"dtype", std::string(to_string(type.dtype))},
+                                {"layout", std::string(text(type.layout))}};
+    if (part->is_of_columns()) {
+      attributes["first_column"] = part->first_column;
+      attributes["column_step"] = part->column_step;
+    } else {
+      attributes["first_row"] = part->first_row;
+      attributes["rows"] = part->rows;
+    }
+    return builder.add1("pack", {weight}, std::move(attributes));
   };
   std::map<ValueId, ValueId> made;  // by value of a state
   std::vector<Node> nodes = std::exchange(graph.nodes, {});

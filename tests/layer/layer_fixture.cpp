@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -29,18 +31,24 @@ Values in_double(Values values) {
   return values;
 }
 
-// Some rows of each matrix.
-Values rows_of(const Values& whole, const layer::WeightPart& part, const TensorType& type) {
-  Values result{type, {}};
-  if (part.is_whole()) {
-    result.data = whole.data;
-    return result;
-  }
-  const std::int64_t width = type.dim(-1), matrices = type.num_elements() / (part.rows * width);
-  for (std::int64_t m = 0; m < matrices; ++m) {
-    const auto begin = whole.data.begin() + (m * part.of_rows + part.first_row) * width;
-    result.data.insert(result.data.end(), begin, begin + part.rows * width);
-  }
+// Where element i of a part of `type` is in the whole weight.
+std::size_t place_in_whole(const layer::WeightPart& part, const TensorType& type, std::size_t i) {
+  if (part.is_whole()) return i;
+  const std::int64_t width = type.dim(-1), at = static_cast<std::int64_t>(i),
+                     matrix = at / (part.rows * width), row = at / width % part.rows,
+                     column = at % width;
+  // The part of columns is a transpose: its width is the height of the whole.
+  const std::int64_t place = part.is_of_columns()
+                                 ? (matrix * width + column) * part.rows * part.column_step +
+                                       part.first_column + row * part.column_step
+                                 : (matrix * part.of_rows + part.first_row + row) * width + column;
+  return static_cast<std::size_t>(place);
+}
+
+Values part_of(const Values& whole, const layer::WeightPart& part, const TensorType& type) {
+  Values result{type, std::vector<double>(static_cast<std::size_t>(type.num_elements()))};
+  for (std::size_t i = 0; i < result.data.size(); ++i)
+    result.data[i] = whole.data[place_in_whole(part, type, i)];
   return result;
 }
 
@@ -70,7 +78,7 @@ Environment environment_of(const layer::LayerGraph& layer, const LayerSignature&
   }
   for (const layer::WeightPart& part : layer.parts) {
     const ir::State& state = *layer.graph.find_state(part.state);
-    environment[state.before] = rows_of(inputs.at(signature.inputs[part.input].name), part,
+    environment[state.before] = part_of(inputs.at(signature.inputs[part.input].name), part,
                                         layer.graph.value(state.before).type);
   }
   return environment;
@@ -87,12 +95,8 @@ void add_part(ValuesByName& results, const layer::LayerGraph& layer,
   whole.type = layer::to_type(input);
   whole.data.resize(static_cast<std::size_t>(whole.type.num_elements()));
   const Values& gradient = environment.at(*found);
-  const std::int64_t width = whole.type.dim(-1), rows = part.rows * width;
-  for (std::size_t i = 0; i < gradient.data.size(); ++i) {
-    const auto at = static_cast<std::int64_t>(i);
-    whole.data[static_cast<std::size_t>(at / rows * part.of_rows * width + part.first_row * width +
-                                        at % rows)] = gradient.data[i];
-  }
+  for (std::size_t i = 0; i < gradient.data.size(); ++i)
+    whole.data[place_in_whole(part, gradient.type, i)] = gradient.data[i];
 }
 
 LayerCase make_case(const std::string& name, LayerSignature signature, std::int64_t width) {
@@ -191,6 +195,16 @@ std::vector<LayerCase> cases_of(const std::string& suffix, LayerDtype x, LayerDt
        {"x"}},
       16);
   return cases;
+}
+
+LayerCase stored_by_columns(LayerCase experts) {
+  experts.name += "_by_columns";
+  experts.signature.attributes["stacks"] = "columns";
+  for (const std::size_t stack : {1, 2}) {
+    std::vector<std::int64_t>& shape = experts.signature.inputs[stack].shape;
+    std::swap(shape[1], shape[2]);
+  }
+  return experts;
 }
 
 LayerCase experts_case(LayerDtype x, LayerDtype w) {
@@ -394,6 +408,11 @@ std::vector<LayerCase> layer_cases() {
                    {"x", "gate_up", "down", "weights"}},
                   32));
   }
+  // Stacks as gpt_oss has them.
+  std::vector<LayerCase> by_columns;
+  for (const LayerCase& one : cases)
+    if (one.signature.layer == "moe_experts") by_columns.push_back(stored_by_columns(one));
+  std::ranges::move(by_columns, std::back_inserter(cases));
   return cases;
 }
 
