@@ -74,10 +74,8 @@ class Families(Case):
     def test_deepseek_v3(self):
         self.assert_adapted(self.check("deepseek_v3"), "experts", "attention", "norms", "mlp", "loss")
 
-    def test_gpt_oss_keeps_its_experts(self):
-        report = self.check("gpt_oss")
-        self.assert_adapted(report, "attention", "norms", "loss")
-        self.assertEqual([row.reason for row in report.part("experts")], ["its weights are transposed"])
+    def test_gpt_oss(self):
+        self.assert_adapted(self.check("gpt_oss"), "experts", "attention", "norms", "loss")
 
     def test_gemma2_keeps_all_but_its_norms(self):
         report = self.check("gemma2")
@@ -237,6 +235,8 @@ class Report(Case):
 
     def test_strict_refuses_experts_that_stay_and_changes_nothing(self):
         model = build("gpt_oss")
+        for layer in model.model.layers:
+            layer.mlp.experts.is_concatenated = True
         classes = [type(module) for module in model.modules()]
         with self.assertRaisesRegex(ab.Unsupported, r"\[adapt\] expected to adapt all experts"):
             adapt(model, strict=True)
@@ -309,6 +309,11 @@ class LimitedMlp(nn.Module):
         return self.down_proj(nn.functional.dropout(hidden, self.drop, self.training))
 
 
+def gate_without_limit(self, gate_up):
+    gate, up = gate_up[..., ::2], gate_up[..., 1::2].clamp(-self.limit, self.limit)
+    return (up + 1) * gate * torch.sigmoid(gate * self.alpha)
+
+
 class Proof(Case):
     def test_leaves_alone_what_computes_something_else(self):
         good = nn.RMSNorm(16)
@@ -357,6 +362,12 @@ class Proof(Case):
         experts = model.model.layers[0].mlp.experts
         kind = type(experts)
         experts.__class__ = type("GatedExperts", (kind,), {"_apply_gate": lambda self, x: kind._apply_gate(self, x) * 2})
+        report = adapt(model)
+        self.assertEqual(sorted(row.reason for row in report.part("experts")), ["", "it has a gate of its own"])
+        model = build("gpt_oss")  # one that differs beyond its limit alone
+        experts = model.model.layers[0].mlp.experts
+        kind = type(experts)
+        experts.__class__ = type("GatedExperts", (kind,), {"_apply_gate": gate_without_limit})
         report = adapt(model)
         self.assertEqual(sorted(row.reason for row in report.part("experts")), ["", "it has a gate of its own"])
 
@@ -587,10 +598,10 @@ class Copies(Case):
         model = build("gpt_oss")
         before = step(model, batch())
         model.set_experts_implementation("anabatic")
+        model.model.layers[0].mlp.experts.is_concatenated = True
         calls.clear()
         self.assert_near(step(model, batch()), before)
-        self.assertEqual(dict(calls), {})
-
+        self.assertEqual(dict(calls), {"moe_experts": 1})
 
     def test_experts_on_several_ranks_go_to_grouped_mm_and_are_counted(self):
         model = build("mixtral")

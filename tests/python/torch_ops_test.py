@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of anabatic.torch against torch's own: values, gradients, autocast, compile, what is refused."""
+import functools
 import os
 import sys
 import unittest
@@ -47,6 +48,19 @@ def attention_with_sinks(q, k, v, sinks, mask):
     return (torch.cat([scores, column.to(scores.dtype)], -1).softmax(-1)[..., :-1] @ v).transpose(1, 2)
 
 
+def clamped_experts(x, gate_up, down, weights, gate_bias, up_bias, down_bias, index):
+    """Experts as gpt_oss has them."""
+    bias = torch.stack([gate_bias, up_bias], -1).flatten(1)
+    out = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, weights.dtype))
+    for expert in range(gate_up.shape[0]):
+        tokens, places = torch.where(index == expert)
+        products = x[tokens] @ gate_up[expert] + bias[expert]
+        gate, up = products[:, ::2].clamp(max=7.0), products[:, 1::2].clamp(-7.0, 7.0)
+        rows = ((up + 1) * gate * torch.sigmoid(1.702 * gate)).to(x.dtype) @ down[expert] + down_bias[expert]
+        out = out.index_add(0, tokens, (rows * weights[tokens, places, None]).to(out.dtype))
+    return out
+
+
 def index_of(tokens, experts_there=EXPERTS, top_k=TOP_K):
     return torch.stack([torch.randperm(experts_there)[:top_k] for _ in range(tokens)]) if tokens else torch.zeros((0, top_k), dtype=torch.int64)
 
@@ -56,6 +70,18 @@ class Case:
 
     def __init__(self, name, ours, theirs, tensors):
         self.name, self.ours, self.theirs, self.tensors = name, ours, theirs, tensors
+
+
+def case_of_columns(x, index):
+    draw = functools.partial(torch.randn, generator=torch.Generator().manual_seed(1))
+    tensors = [x, draw(EXPERTS, WIDTH, 2 * INNER) / 8, draw(EXPERTS, INNER, WIDTH) / 10, draw(index.shape).sigmoid(),
+               draw(EXPERTS, INNER) / 4, draw(EXPERTS, INNER) / 4, draw(EXPERTS, WIDTH) / 4]
+
+    def ours(x, gate_up, down, weights, gate_bias, up_bias, down_bias):
+        return ops.moe_experts(x, gate_up, down, index, weights, activation="swiglu_clamped", alpha=1.702, limit=7.0, stacks="columns",
+                               gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
+
+    return Case("moe_experts by columns", ours, lambda *tensors: clamped_experts(*tensors, index), tensors)
 
 
 def cases(tokens=48):
@@ -86,6 +112,7 @@ def cases(tokens=48):
              lambda x, w: 0.25 * functional.cross_entropy(functional.linear(x, w).float(), labels, reduction="sum"),
              [x, torch.randn(VOCABULARY, WIDTH) / 8]),
     ]
+    found.append(case_of_columns(x, index))
     if tokens >= 20:
         found += [
             Case("grouped_linear", lambda x, w: ops.grouped_linear(x, w, offsets),
@@ -226,7 +253,9 @@ class Torch(unittest.TestCase):
             "gated_mlp": (x, torch.randn(INNER, WIDTH, requires_grad=True), torch.randn(INNER, WIDTH), torch.randn(WIDTH, INNER, requires_grad=True),
                           "swiglu"),
             "linear": (x, torch.randn(INNER, WIDTH, requires_grad=True)),
-            "moe_experts": (x, *stack, index_of(32), torch.rand(32, TOP_K, requires_grad=True), "swiglu"),
+            "moe_experts": (x, *(one.detach().mT.contiguous().requires_grad_() for one in stack), index_of(32),
+                            torch.rand(32, TOP_K, requires_grad=True), torch.rand(EXPERTS, INNER, requires_grad=True), torch.rand(EXPERTS, INNER),
+                            torch.rand(EXPERTS, WIDTH, requires_grad=True), "swiglu_clamped", 1.5, 1.0, "columns"),
             "grouped_linear": (x, torch.randn(2, 40, WIDTH, requires_grad=True), torch.tensor([0, 7, 32], dtype=torch.int32)),
             "rope": (x, torch.rand(32, 16), 16),
             "attention": (x, x.detach()[:, :32].requires_grad_(), x.detach()[:, :32].requires_grad_(), kb, ke, None, 4, 2, 0.25, 0),

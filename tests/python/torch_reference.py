@@ -47,7 +47,8 @@ def gated_mlp(x, gate, up, down, *, activation="silu"):
         return (hidden @ down.to(dtype).T).to(x.dtype)
 
 
-def moe_experts(x, gate_up, down, index, weights, *, activation="silu"):
+def moe_experts(x, gate_up, down, index, weights, *, activation="silu", alpha=None, limit=None, stacks="rows", gate_bias=None, up_bias=None,
+                down_bias=None):
     calls["moe_experts"] += 1
     if index.numel() and (index.min() < 0 or index.max() >= gate_up.shape[0]):
         raise ValueError(f"[moe_experts] expected an index in [0, {gate_up.shape[0]}), got {index.min()} to {index.max()}")
@@ -59,9 +60,21 @@ def moe_experts(x, gate_up, down, index, weights, *, activation="silu"):
             if not len(rows):
                 out = out + (first.sum() + second.sum()).float() * 0
                 continue
+            if stacks == "columns":
+                first, second = torch.cat([first[:, ::2], first[:, 1::2]], 1).T, second.T
             gate, up = (x[rows].to(dtype) @ first.to(dtype).T).float().chunk(2, -1)
-            hidden = _activation(activation)(gate) * up * weights[rows, slot].float()[:, None]
-            out = out.index_add(0, rows, (hidden.to(dtype) @ second.to(dtype).T).float())
+            if gate_bias is not None:
+                gate, up = gate + gate_bias[expert], up + up_bias[expert]
+            if activation == "swiglu_clamped":
+                gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+                hidden = gate * torch.sigmoid(alpha * gate) * (up + 1)
+            else:
+                hidden = _activation(activation)(gate) * up
+            share = weights[rows, slot].float()[:, None]
+            result = ((hidden * share).to(dtype) @ second.to(dtype).T).float()
+            if down_bias is not None:
+                result = result + down_bias[expert] * share
+            out = out.index_add(0, rows, result)
         return out.to(x.dtype)
 
 

@@ -86,7 +86,7 @@ MORE_FAMILIES = {
 # Calls of a training step: norms, MLPs, experts, attention, loss.
 CALLS = {
     "llama": (5, 2, 0, 2, 1), "mixtral": (5, 0, 2, 2, 1), "qwen3_moe": (9, 1, 1, 2, 1), "qwen2_moe": (5, 2, 2, 2, 1),
-    "olmoe": (9, 0, 2, 2, 1), "deepseek_v3": (13, 3, 2, 3, 1), "gpt_oss": (5, 0, 0, 2, 1), "gemma2": (9, 0, 0, 0, 0),
+    "olmoe": (9, 0, 2, 2, 1), "deepseek_v3": (13, 3, 2, 3, 1), "gpt_oss": (5, 0, 2, 2, 1), "gemma2": (9, 0, 0, 0, 0),
 }
 MOE = ("mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "deepseek_v3", "gpt_oss")
 

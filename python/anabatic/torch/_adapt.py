@@ -162,12 +162,16 @@ class _Work:
         proved: dict[Any, str] = {}
 
         def reason(module: Any) -> str:
-            why = "they are modules of their own, not one stack" if isinstance(module, nn.ModuleList) else _experts.refusal(module)
-            if why or "experts" in self._record.parts:
-                return why
-            key = (type(module), module.gate_up_proj.shape, module.down_proj.shape, module.gate_up_proj.dtype)
+            if isinstance(module, nn.ModuleList):
+                return "they are modules of their own, not one stack"
+            form = _experts.form_of(module)
+            if isinstance(form, str):
+                return form
+            if "experts" in self._record.parts:
+                return ""
+            key = (type(module), form, module.gate_up_proj.shape, module.down_proj.shape, module.gate_up_proj.dtype)
             if key not in proved:
-                proved[key] = _guarded(lambda: _experts.prove(module))
+                proved[key] = _guarded(lambda: _experts.prove(module, form))
             return proved[key] or next((why for (kind, *_), why in proved.items() if kind is type(module) and why), "")
 
         reasons = {module: reason(module) for module in modules}

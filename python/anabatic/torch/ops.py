@@ -32,8 +32,9 @@ OPS = (
     Op("gated_mlp", ("x", "gate", "up", "down"), ("str activation",), _like, rows=("x",), gradients=("x", "gate", "up", "down"), has_products=True),
     Op("linear", ("x", "weight"), (), lambda x, weight: [((x.shape[0], weight.shape[0]), x.dtype)], rows=("x",), gradients=("x", "weight"),
        has_products=True, casts=("x",)),
-    Op("moe_experts", ("x", "gate_up", "down", "index", "weights"), ("str activation",), _like, rows=("x", "index", "weights"),
-       gradients=("x", "gate_up", "down", "weights"), has_products=True),
+    Op("moe_experts", ("x", "gate_up", "down", "index", "weights", "gate_bias?", "up_bias?", "down_bias?"),
+       ("str activation", "float? alpha", "float? limit", "str stacks"), _like, rows=("x", "index", "weights"),
+       gradients=("x", "gate_up", "down", "weights", "gate_bias", "up_bias", "down_bias"), has_products=True),
     Op("grouped_linear", ("x", "weight", "offsets"), (), lambda x, weight, *_: [((x.shape[0], weight.shape[1]), x.dtype)], rows=("x",),
        gradients=("x", "weight"), has_products=True),
     Op("rope", ("x", "table"), ("int head_dim",), _like, rows=("x", "table"), gradients=("x",)),
@@ -83,7 +84,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return cast(Tensor, _call("swiglu", (_rows(gate), _rows(up)))[0].view(gate.shape))
 
 
-_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "swiglu": "swiglu"}
+_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "swiglu": "swiglu", "swiglu_clamped": "swiglu_clamped"}
 
 
 def _activation(op: str, name: str) -> str:
@@ -107,12 +108,20 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return cast(Tensor, _call("linear", (_rows(x), weight))[0].view(*x.shape[:-1], weight.shape[0]))
 
 
-def moe_experts(x: Tensor, gate_up: Tensor, down: Tensor, index: Tensor, weights: Tensor, *, activation: str = "silu") -> Tensor:
+def moe_experts(x: Tensor, gate_up: Tensor, down: Tensor, index: Tensor, weights: Tensor, *, activation: str = "silu",
+                alpha: float | None = None, limit: float | None = None, stacks: str = "rows", gate_bias: Tensor | None = None,
+                up_bias: Tensor | None = None, down_bias: Tensor | None = None) -> Tensor:
     """For each token the sum over its k experts of weights times mlp. Like x.
 
-    x [T, H]; gate_up [E, 2F, H], gate first; down [E, H, F]; index [T, k], integers below E; weights [T, k].
+    x [T, H]; gate_up [E, 2F, H], gate first; down [E, H, F]; index [T, k], integers below E; weights [T, k]. With
+    stacks="columns", as gpt_oss has them, gate_up is [E, H, 2F], its columns gate and up in turn, and down [E, F, H].
+    gate_bias, up_bias [E, F] and down_bias [E, H]. `alpha` and `limit` are those of "swiglu_clamped",
+    (up + 1) * gate * sigmoid(alpha * gate), where gate is at most `limit`, and up is within it both ways.
     """
-    return cast(Tensor, _call("moe_experts", (x, gate_up, down, index, weights), _activation("moe_experts", activation))[0])
+    kind = _activation("moe_experts", activation)
+    if kind != "swiglu_clamped" and (alpha is not None or limit is not None):
+        raise InvalidArgument(f"[moe_experts] expected alpha and limit with swiglu_clamped alone, got them with {activation}")
+    return cast(Tensor, _call("moe_experts", (x, gate_up, down, index, weights, gate_bias, up_bias, down_bias), kind, alpha, limit, stacks)[0])
 
 
 def grouped_linear(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
