@@ -10,20 +10,38 @@
 
 namespace anabatic {
 
+enum class AdamWMoments : std::uint8_t {
+  kFloat32,
+  kBFloat16,  // rounded stochastically
+  kInt8       // in blocks of 16 x 16 with a scale each
+};
+
 // A parameter as a matrix of `rows` x `columns`, row-major; a stack of matrices or a vector is one
 // too. None of the buffers overlaps another.
 struct AdamWParameter {
   float* value = nullptr;
   const float* gradient = nullptr;
-  void *first_moment = nullptr, *second_moment = nullptr;  // as AdamWNumbers::moments says
+  // As AdamWNumbers::moments says. Those in 8 bits begin at multiples of 64 bytes.
+  void *first_moment = nullptr, *second_moment = nullptr;
   std::int64_t rows = 0, columns = 0;
   std::int64_t stream = 0;  // of random numbers that round bf16 moments: another one a parameter
 };
 
 struct AdamWNumbers {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
-  LayerDtype moments = LayerDtype::kFloat32;  // or kBFloat16, rounded stochastically
+  AdamWMoments moments = AdamWMoments::kFloat32;
 };
+
+// The size of one moment of a parameter. All bytes zero stand for zeroes.
+ANABATIC_API std::int64_t adamw_moment_bytes(AdamWMoments moments, std::int64_t rows,
+                                             std::int64_t columns);
+
+enum class AdamWMoment : std::uint8_t { kFirst, kSecond };
+// Values of a moment in 8 bits, and the other way round, to the nearest value that it can have.
+ANABATIC_API void decode_moment(AdamWMoment which, const void* moment, float* values,
+                                std::int64_t rows, std::int64_t columns);
+ANABATIC_API void encode_moment(AdamWMoment which, const float* values, void* moment,
+                                std::int64_t rows, std::int64_t columns);
 
 class ANABATIC_API AdamW {
  public:

@@ -248,6 +248,17 @@ std::vector<AdamWParameter> parameters_of(const std::vector<Parameter>& paramete
   return made;
 }
 
+AdamWMoments moments_of(const std::string& name) {
+  if (name == "fp32") return AdamWMoments::kFloat32;
+  if (name == "bf16") return AdamWMoments::kBFloat16;
+  if (name == "int8") return AdamWMoments::kInt8;
+  throw InvalidArgument("[adamw] expected moments in fp32, bf16 or int8, got '" + name + "'");
+}
+
+AdamWMoment moment_of(int number) {
+  return number == 0 ? AdamWMoment::kFirst : AdamWMoment::kSecond;
+}
+
 using Release = nb::call_guard<nb::gil_scoped_release>;
 
 }  // namespace
@@ -277,12 +288,38 @@ void bind_layers(nb::module_& core) {
                           .beta2 = beta2,
                           .epsilon = epsilon,
                           .weight_decay = weight_decay,
-                          .moments = dtype_of(moments)},
+                          .moments = moments_of(moments)},
                          learning_rate, step, clip_factor);
           },
           nb::arg("parameters"), nb::arg("learning_rate"), nb::arg("beta1"), nb::arg("beta2"),
           nb::arg("epsilon"), nb::arg("weight_decay"), nb::arg("moments"), nb::arg("step"),
           nb::arg("clip_factor"), Release());
+
+  core.def(
+      "adamw_moment_bytes",
+      [](const std::string& moments, std::int64_t rows, std::int64_t columns) {
+        return adamw_moment_bytes(moments_of(moments), rows, columns);
+      },
+      nb::arg("moments"), nb::arg("rows"), nb::arg("columns"));
+  // Moments 0 and 1, in 8 bits.
+  core.def(
+      "decode_moment",
+      [](int which, std::uintptr_t moment, std::uintptr_t values, std::int64_t rows,
+         std::int64_t columns) {
+        decode_moment(moment_of(which), reinterpret_cast<const void*>(moment),
+                      reinterpret_cast<float*>(values), rows, columns);
+      },
+      nb::arg("which"), nb::arg("moment"), nb::arg("values"), nb::arg("rows"), nb::arg("columns"),
+      Release());
+  core.def(
+      "encode_moment",
+      [](int which, std::uintptr_t values, std::uintptr_t moment, std::int64_t rows,
+         std::int64_t columns) {
+        encode_moment(moment_of(which), reinterpret_cast<const float*>(values),
+                      reinterpret_cast<void*>(moment), rows, columns);
+      },
+      nb::arg("which"), nb::arg("values"), nb::arg("moment"), nb::arg("rows"), nb::arg("columns"),
+      Release());
 
   nb::class_<LayerSignature>(core, "LayerSignature",
                              "A layer for operands of certain types: name, attributes, inputs as "

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -15,12 +16,72 @@
 #include "device/topology.h"
 #include "kernels/kernel.h"
 #include "spec/optimizer_step.h"
+#include "tensor/dynamic_map.h"
 
 namespace anabatic {
 namespace {
 
 TensorView view_of(const TensorType& type, const void* data) {
   return {.data = static_cast<std::byte*>(const_cast<void*>(data)), .type = &type};
+}
+
+TensorType moment_type(AdamWMoments moments, AdamWMoment which, std::int64_t rows,
+                       std::int64_t columns) {
+  const TensorType wide{.dtype = DType::kFloat32, .shape = {rows, columns}};
+  switch (moments) {
+    case AdamWMoments::kFloat32:
+      break;
+    case AdamWMoments::kBFloat16:
+      return {.dtype = DType::kBFloat16, .shape = wide.shape};
+    case AdamWMoments::kInt8:
+      return quantized(wide,
+                       moment_format(which == AdamWMoment::kFirst ? ElementMap::kDynamic
+                                                                  : ElementMap::kDynamicUnsigned));
+  }
+  return wide;
+}
+
+// body(scale, first element, rows, columns of it) for each block of a moment in 8 bits.
+template <class Body>
+void for_moment_blocks(const TensorType& type, float* scales, const Body& body) {
+  const std::int64_t rows = type.dim(0), columns = type.dim(1);
+  for (std::int64_t row = 0; row < rows; row += kBlockSide)
+    for (std::int64_t column = 0; column < columns; column += kBlockSide)
+      body(*scales++, row * columns + column, std::min(kBlockSide, rows - row),
+           std::min(kBlockSide, columns - column));
+}
+
+template <bool kSigned>
+void decode(const TensorView& moment, float* values) {
+  const std::int64_t width = moment.type->dim(1);
+  const auto* codes = moment.as<const std::uint8_t>();
+  for_moment_blocks(*moment.type, moment.scales<float>(),
+                    [&](float scale, std::int64_t first, std::int64_t rows, std::int64_t columns) {
+                      for (std::int64_t row = 0; row < rows; ++row)
+                        for (std::int64_t i = first + row * width;
+                             i < first + row * width + columns; ++i)
+                          values[i] = dequantize<kSigned>(codes[i], scale);
+                    });
+}
+
+template <bool kSigned>
+void encode(const float* values, const TensorView& moment) {
+  const std::int64_t width = moment.type->dim(1);
+  auto* codes = moment.as<std::uint8_t>();
+  for_moment_blocks(
+      *moment.type, moment.scales<float>(),
+      [&](float& scale, std::int64_t first, std::int64_t rows, std::int64_t columns) {
+        float largest = 0;
+        const auto for_elements = [&](const auto& body) {
+          for (std::int64_t row = 0; row < rows; ++row)
+            for (std::int64_t i = first + row * width; i < first + row * width + columns; ++i)
+              body(i);
+        };
+        for_elements([&](std::int64_t i) { largest = std::max(largest, std::abs(values[i])); });
+        const float inverse = inverse_scale(largest);
+        for_elements([&](std::int64_t i) { codes[i] = quantize<kSigned>(values[i], inverse); });
+        scale = inverse == 0 ? 0 : largest;
+      });
 }
 
 // As the rule's own table says.
@@ -84,6 +145,24 @@ struct AdamW::Impl {
   std::vector<std::byte> workspace;
 };
 
+std::int64_t adamw_moment_bytes(AdamWMoments moments, std::int64_t rows, std::int64_t columns) {
+  return moment_type(moments, AdamWMoment::kFirst, rows, columns).num_bytes();
+}
+
+void decode_moment(AdamWMoment which, const void* moment, float* values, std::int64_t rows,
+                   std::int64_t columns) {
+  const TensorType type = moment_type(AdamWMoments::kInt8, which, rows, columns);
+  which == AdamWMoment::kFirst ? decode<true>(view_of(type, moment), values)
+                               : decode<false>(view_of(type, moment), values);
+}
+
+void encode_moment(AdamWMoment which, const float* values, void* moment, std::int64_t rows,
+                   std::int64_t columns) {
+  const TensorType type = moment_type(AdamWMoments::kInt8, which, rows, columns);
+  which == AdamWMoment::kFirst ? encode<true>(values, view_of(type, moment))
+                               : encode<false>(values, view_of(type, moment));
+}
+
 AdamW::AdamW(int threads, LayerHostRun host) : impl_(std::make_unique<Impl>(threads, host)) {}
 AdamW::~AdamW() = default;
 
@@ -107,9 +186,6 @@ void AdamW::update(std::span<const AdamWParameter> parameters, const AdamWNumber
                    "[adamw] expected a learning rate of at least 0, got {}", learning_rate);
   ANABATIC_REQUIRE(step >= 1 && step <= std::numeric_limits<std::int32_t>::max(),
                    "[adamw] expected a step of at least 1, got {}", step);
-  const bool is_bf16 = numbers.moments == LayerDtype::kBFloat16;
-  ANABATIC_REQUIRE(is_bf16 || numbers.moments == LayerDtype::kFloat32,
-                   "[adamw] expected moments in f32 or bf16");
   spec::Attributes attributes = spec::to_attributes(spec::OptimizerStep{});
   attributes["beta1"] = numbers.beta1;
   attributes["beta2"] = numbers.beta2;
@@ -123,12 +199,15 @@ void AdamW::update(std::span<const AdamWParameter> parameters, const AdamWNumber
   const auto at = static_cast<std::int32_t>(step);
   for (const AdamWParameter& parameter : parameters) {
     const TensorType type{.dtype = DType::kFloat32, .shape = {parameter.rows, parameter.columns}};
-    const TensorType moment{.dtype = is_bf16 ? DType::kBFloat16 : DType::kFloat32,
-                            .shape = type.shape};
-    if (is_bf16) attributes["stream"] = parameter.stream;
+    const auto moment = [&](AdamWMoment which) {
+      return moment_type(numbers.moments, which, parameter.rows, parameter.columns);
+    };
+    const TensorType first_type = moment(AdamWMoment::kFirst),
+                     second_type = moment(AdamWMoment::kSecond);
+    if (numbers.moments == AdamWMoments::kBFloat16) attributes["stream"] = parameter.stream;
     const TensorView value = view_of(type, parameter.value),
-                     first = view_of(moment, parameter.first_moment),
-                     second = view_of(moment, parameter.second_moment);
+                     first = view_of(first_type, parameter.first_moment),
+                     second = view_of(second_type, parameter.second_moment);
     impl_->run("optimizer_step",
                std::array{value, view_of(type, parameter.gradient), first, second,
                           view_of(number, &clip), view_of(number, &rate), view_of(count, &at)},

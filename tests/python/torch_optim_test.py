@@ -84,6 +84,73 @@ class Optimizer(unittest.TestCase):
         apart = torch.cat([(a - b).flatten() for a, b in zip(theirs, ours)]).norm()
         self.assertLess(apart / moved, 2.0**-5)  # a moment is off by 2^-9, and an update by a few of those
 
+    def large(self):
+        torch.manual_seed(0)
+        return torch.nn.ParameterList([torch.randn(128, 70), torch.randn(3, 40, 50), torch.randn(11, 37), torch.randn(5000)])
+
+    def test_moments_in_int8_end_near(self):
+        ours, theirs = self.large(), self.large()
+        mine, other = anabatic.torch.AdamW(ours, **SETTINGS, moments="int8"), torch.optim.AdamW(theirs, **SETTINGS)
+        for step in range(10):
+            set_gradients(ours, step), set_gradients(theirs, step)
+            mine.step(), other.step()
+        # A byte an element, and four for each block of 16 x 16; small matrices and vectors have fp32.
+        sizes = [mine.state[parameter]["exp_avg"].nbytes for parameter in ours]
+        self.assertEqual(sizes, [8960 + 4 * 8 * 5, 6016 + 4 * 8 * 4, 4 * 11 * 37, 4 * 5000])
+        for place, bound in ((0, 2.0**-3), (1, 2.0**-3), (2, 2.0**-16), (3, 2.0**-16)):  # 8 bits: a few percent of a small moment
+            moved, apart = theirs[place] - self.large()[place], theirs[place] - ours[place]
+            self.assertLess(apart.norm() / moved.norm(), bound, place)
+
+    def test_int8_state_comes_back_to_the_bit_and_goes_to_torch(self):
+        ours, theirs = self.large(), self.large()
+        mine = anabatic.torch.AdamW(ours, **SETTINGS, moments="int8")
+        for step in range(3):
+            set_gradients(ours, step)
+            mine.step()
+        file = io.BytesIO()
+        torch.save(mine.state_dict(), file)
+        file.seek(0)
+        saved, again = torch.load(file), copy.deepcopy(ours)
+        back = anabatic.torch.AdamW(again, moments="int8")
+        back.load_state_dict(saved)
+        decoded = mine.torch_state_dict()
+        for parameter, state in zip(ours, decoded["state"].values()):
+            self.assertEqual((state["exp_avg"].shape, state["exp_avg_sq"].dtype), (parameter.shape, torch.float32))
+        self.assertEqual(mine.state[ours[0]]["exp_avg"].dtype, torch.uint8)  # it stays what it was
+        with torch.no_grad():
+            for a, b in zip(theirs, ours):
+                a.copy_(b)
+        other = torch.optim.AdamW(theirs)
+        other.load_state_dict(copy.deepcopy(decoded))  # it keeps the tensors that it is given
+        wide = anabatic.torch.AdamW(copy.deepcopy(ours))
+        wide.load_state_dict(saved)
+        for state, want in zip(wide.state_dict()["state"].values(), decoded["state"].values()):
+            self.assertTrue(torch.equal(state["exp_avg"], want["exp_avg"]) and torch.equal(state["exp_avg_sq"], want["exp_avg_sq"]))
+        for parameters in (ours, again, theirs):
+            set_gradients(parameters, 3)
+        mine.step(), back.step(), other.step()
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(ours, again)))
+        self.near(ours, theirs)  # a step computes with moments as they are kept, and rounds afterwards
+
+    def test_torchs_state_goes_into_int8(self):
+        ours, theirs = self.large(), self.large()
+        other = torch.optim.AdamW(theirs, **SETTINGS)
+        set_gradients(theirs, 0)
+        other.step()
+        mine = anabatic.torch.AdamW(ours, moments="int8")
+        mine.load_state_dict(other.state_dict())
+        loaded, given = mine.torch_state_dict()["state"], other.state_dict()["state"]
+        for place, parameter in enumerate(ours):
+            for name in ("exp_avg", "exp_avg_sq"):
+                got, want = loaded[place][name], given[place][name]
+                # Entries of the largest decade are 0.9 / 64 of a block's largest magnitude apart, and values go to the nearest.
+                bound = 0.9 / 128 * want.abs().max().item() if parameter.ndim > 1 and parameter.numel() >= 4096 else 0.0
+                self.assertLessEqual((got - want).abs().max().item(), bound * (1 + 2.0**-10), (place, name))
+        wrong = mine.state_dict()
+        wrong["state"][0]["exp_avg"] = wrong["state"][0]["exp_avg"][:-4]
+        with self.assertRaisesRegex(ab.InvalidArgument, r"exp_avg: expected shape \[128, 70\], or 9120 bytes of int8, got \[9116\]"):
+            mine.load_state_dict(wrong)
+
     def test_groups_schedules_closures_copies(self):
         ours = model()
         mine = anabatic.torch.AdamW([{"params": list(ours)[:2], "weight_decay": 0.0}, {"params": list(ours)[2:], "lr": 0.0, "weight_decay": 0.0}])
@@ -131,7 +198,7 @@ class Optimizer(unittest.TestCase):
 
     def test_bad_input_is_refused(self):
         for wrong, kind, text in (({"lr": -1.0}, ValueError, r"\[AdamW\] lr: got -1.0"), ({"betas": (1.0, 0.9)}, ValueError, "betas"),
-                                  ({"moments": "int4"}, ValueError, "expected fp32 or bf16"), ({"max_norm": 0.0}, ValueError, "max_norm")):
+                                  ({"moments": "int4"}, ValueError, "expected fp32, bf16 or int8"), ({"max_norm": 0.0}, ValueError, "max_norm")):
             with self.assertRaisesRegex(kind, text):
                 anabatic.torch.AdamW(model(), **wrong)
         with self.assertRaisesRegex(NotImplementedError, "expected contiguous float32 on the CPU, got torch.bfloat16"):

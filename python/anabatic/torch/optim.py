@@ -15,11 +15,36 @@ from ..errors import InvalidArgument, Unsupported
 from ._register import loaded_openmp
 
 _PROCESS = os.getpid()
-_MOMENTS = {"fp32": (torch.float32, "f32"), "bf16": (torch.bfloat16, "bf16")}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.uint8}
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_LEAST_IN_INT8 = 4096  # elements, as in the engine
 # Addresses of value, gradient and moments; rows, columns; number of the parameter.
 _Row = tuple[int, int, int, int, int, int, int]
 # What torch.optim.AdamW has in its groups and this does not do.
 _OFF = {"amsgrad": False, "maximize": False, "capturable": False, "differentiable": False, "decoupled_weight_decay": True}
+
+
+def _matrix(parameter: Tensor) -> tuple[int, int]:
+    """Rows and columns of a parameter as one matrix."""
+    columns = parameter.shape[-1] if parameter.dim() > 1 else parameter.numel()
+    return parameter.numel() // columns if columns else 0, columns
+
+
+def _decoded(which: int, parameter: Tensor, moment: Tensor) -> Tensor:
+    """The values of a moment, whose bytes are int8 where it is not like its parameter."""
+    if moment.shape == parameter.shape:
+        return moment.float()
+    values = torch.empty(parameter.shape)
+    _core.decode_moment(which, moment.data_ptr(), values.data_ptr(), *_matrix(parameter))
+    return values
+
+
+def _encoded(which: int, values: Tensor) -> Tensor:
+    values = values.float().contiguous()
+    rows, columns = _matrix(values)
+    moment = torch.zeros(_core.adamw_moment_bytes("int8", rows, columns), dtype=torch.uint8)
+    _core.encode_moment(which, values.data_ptr(), moment.data_ptr(), rows, columns)
+    return moment
 
 
 class AdamW(torch.optim.Optimizer):
@@ -27,13 +52,17 @@ class AdamW(torch.optim.Optimizer):
 
     Parameters are float32, on the CPU and contiguous. `max_norm` clips gradients as torch.nn.utils.clip_grad_norm_ does, and
     leaves them as they are; `grad_norm` is their norm in the last step. `moments="bf16"` takes half of the memory and is
-    rounded stochastically. The state is that of torch.optim.AdamW: each loads the state_dict of the other, with fp32 moments.
+    rounded stochastically. `moments="int8"` takes a quarter: matrices and stacks of at least 4096 elements have a byte an
+    element and a scale for each 16 x 16, all else has fp32.
+
+    A state of torch.optim.AdamW loads into any of them, and so does each into another. torch_state_dict() is what
+    torch.optim.AdamW loads; with fp32 moments state_dict() is the same.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 1e-2, *, max_norm: float | None = None, moments: str = "fp32") -> None:
-        if moments not in _MOMENTS:
-            raise InvalidArgument(f"[AdamW] moments: expected fp32 or bf16, got {moments!r}")
+        if moments not in _DTYPES:
+            raise InvalidArgument(f"[AdamW] moments: expected fp32, bf16 or int8, got {moments!r}")
         for name, value, ok in (("lr", float(lr), float(lr) >= 0), ("betas[0]", betas[0], 0 <= betas[0] < 1), ("betas[1]", betas[1], 0 <= betas[1] < 1),
                                 ("eps", eps, eps >= 0), ("weight_decay", weight_decay, weight_decay >= 0),
                                 ("max_norm", max_norm, max_norm is None or max_norm > 0)):
@@ -62,10 +91,41 @@ class AdamW(torch.optim.Optimizer):
                 if group.get(name, off) != off:
                     raise Unsupported(f"[AdamW] {name}: expected {off}, got {group[name]}")
         super().load_state_dict(state_dict)
-        dtype = _MOMENTS[self.moments][0]
-        for state in self.state.values():
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = state[name].to(dtype).contiguous()
+        for parameter, state in self.state.items():
+            for which, name in enumerate(_MOMENTS):
+                state[name] = self._kept(which, parameter, state[name])
+
+    def torch_state_dict(self) -> dict[str, Any]:
+        """The state with all moments as float32 tensors like their parameters."""
+        found = self.state_dict()
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for number, state in found["state"].items():
+            found["state"][number] = state = dict(state)
+            for which, name in enumerate(_MOMENTS):
+                state[name] = _decoded(which, parameters[number], state[name])
+        return found
+
+    def _moments_of(self, parameter: Tensor) -> str:
+        """How the moments of a parameter are kept."""
+        is_large = parameter.dim() > 1 and parameter.numel() >= _LEAST_IN_INT8
+        return "fp32" if self.moments == "int8" and not is_large else self.moments
+
+    def _kept(self, which: int, parameter: Tensor, moment: Tensor) -> Tensor:
+        """A loaded moment as this optimizer keeps it. super() has made floats of bytes."""
+        kind = self._moments_of(parameter)
+        if moment.shape != parameter.shape:
+            rows, columns = _matrix(parameter)
+            expected = _core.adamw_moment_bytes("int8", rows, columns)
+            if moment.shape != (expected,):
+                raise InvalidArgument(f"[AdamW] {_MOMENTS[which]}: expected shape {list(parameter.shape)}, or {expected} bytes of int8, got "
+                                      f"{list(moment.shape)}")
+            moment = moment.to(torch.uint8)
+            if kind == "int8":
+                return moment.contiguous()
+            moment = _decoded(which, parameter, moment)
+        if kind == "int8":
+            return _encoded(which, moment)
+        return moment.to(_DTYPES[kind]).contiguous()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -83,9 +143,9 @@ class AdamW(torch.optim.Optimizer):
             if not math.isfinite(self.grad_norm):
                 raise InvalidArgument(f"[AdamW] expected gradients with a finite norm, got {self.grad_norm}; nothing is updated")
         for group, by_step in groups:
-            for step, (parameters, rows) in by_step.items():
+            for (step, moments), (parameters, rows) in by_step.items():
                 beta1, beta2 = group["betas"]
-                sweep.update(rows, float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], _MOMENTS[self.moments][1], step, factor)
+                sweep.update(rows, float(group["lr"]), beta1, beta2, group["eps"], group["weight_decay"], moments, step, factor)
                 for parameter in parameters:
                     self.state[parameter]["step"] += 1
                 torch.autograd.graph.increment_version(parameters)
@@ -100,9 +160,9 @@ class AdamW(torch.optim.Optimizer):
             self._made_for = (os.getpid(), threads)
         return self._sweep
 
-    def _rows_of(self, group: dict[str, Any]) -> dict[int, tuple[list[Tensor], list[_Row]]]:
-        """Parameters with a gradient and what the library takes of them, by the number of the step that comes."""
-        found: dict[int, tuple[list[Tensor], list[_Row]]] = {}
+    def _rows_of(self, group: dict[str, Any]) -> dict[tuple[int, str], tuple[list[Tensor], list[_Row]]]:
+        """Parameters with a gradient and what the library takes of them, by the number of the step that comes and moments."""
+        found: dict[tuple[int, str], tuple[list[Tensor], list[_Row]]] = {}
         for place, parameter in enumerate(group["params"]):
             gradient = parameter.grad
             if gradient is None:
@@ -111,16 +171,14 @@ class AdamW(torch.optim.Optimizer):
                 raise Unsupported(f"[AdamW] gradient of parameter {place}: expected dense float32, got {gradient.dtype}, {gradient.layout}")
             if not gradient.is_contiguous():
                 gradient = parameter.grad = gradient.contiguous()
-            state = self.state[parameter]
+            state, kind, (rows, columns) = self.state[parameter], self._moments_of(parameter), _matrix(parameter)
             if not state:
-                dtype = _MOMENTS[self.moments][0]
                 state["step"] = torch.tensor(0.0)
-                state["exp_avg"] = torch.zeros_like(parameter, dtype=dtype)
-                state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=dtype)
-            columns = parameter.shape[-1] if parameter.dim() > 1 else parameter.numel()
-            rows = parameter.numel() // columns if columns else 0
+                for name in _MOMENTS:
+                    state[name] = (torch.zeros(_core.adamw_moment_bytes(kind, rows, columns), dtype=torch.uint8) if kind == "int8" else
+                                   torch.zeros_like(parameter, dtype=_DTYPES[kind]))
             step = int(state["step"]) + 1
-            parameters, made = found.setdefault(step, ([], []))
+            parameters, made = found.setdefault((step, kind), ([], []))
             parameters.append(parameter)
             made.append((parameter.data_ptr(), gradient.data_ptr(), state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr(), rows, columns, place))
         return found
