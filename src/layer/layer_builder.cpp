@@ -251,11 +251,10 @@ void LayerBuilder::output(ir::ValueId value, std::string_view name, LayerDtype d
 
 void LayerBuilder::objective(ir::ValueId value) { result_.graph.objective = value; }
 
-void LayerBuilder::differentiate_together(std::initializer_list<std::string_view> operands) {
+void LayerBuilder::differentiate_with(std::string_view operand, std::string_view other) {
   ANABATIC_CHECK(result_.graph.batch.empty() && result_.graph.states.empty(),
                  "[{}] operands are read already", signature_.layer);
-  if (std::ranges::any_of(operands, [&](std::string_view one) { return wants(one); }))
-    gradients_.insert(gradients_.end(), operands.begin(), operands.end());
+  if (wants(operand)) gradients_.emplace_back(other);
 }
 
 LayerGraph LayerBuilder::finish() { return std::move(result_); }

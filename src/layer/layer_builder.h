@@ -4,7 +4,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -120,8 +119,8 @@ class LayerBuilder {
   void output(ir::ValueId value, std::string_view name, LayerDtype dtype);
   // The scalar output is differentiated: gradients are made in the forward, for a seed of 1.
   void objective(ir::ValueId value);
-  // Where the gradient of one of these operands is asked for, all are made.
-  void differentiate_together(std::initializer_list<std::string_view> operands);
+  // Where the gradient of `operand` is asked for, that of `other` is made too.
+  void differentiate_with(std::string_view operand, std::string_view other);
 
   LayerGraph finish();
 

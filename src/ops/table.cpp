@@ -83,6 +83,7 @@ const ir::OpSchema* const kTable[] = {
     &kGroupedLinearWeightGradientSquares,
     &kHeadLoss,
     &kHeadLossWithGradient,
+    &kHeadLossWithInputGradient,
     &kJoinHeads,
     &kJoinHeadsGradient,
     &kLayerNorm,

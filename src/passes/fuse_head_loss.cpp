@@ -45,7 +45,8 @@ class HeadLossFuser {
  private:
   // The gradients' part of the match.
   struct Backward {
-    NodeId loss_gradient, input_gradient, weight_gradient;
+    NodeId loss_gradient, input_gradient;
+    std::optional<NodeId> weight_gradient;
     std::optional<NodeId> cast;
     double dloss = 0;
   };
@@ -82,7 +83,13 @@ class HeadLossFuser {
     if (!is_read_by(logits, has_gradient ? 2 : 1) || !is_read_by(lse, has_gradient ? 1 : 0))
       return false;
 
-    const char* op = has_gradient ? "head_loss_with_gradient" : "head_loss";
+    // Nobody reads that of a frozen head.
+    const bool has_weight_gradient =
+        backward && backward->weight_gradient &&
+        !is_read_by(graph_.node(*backward->weight_gradient).outputs[0], 0);
+    const char* op = !backward             ? "head_loss"
+                     : has_weight_gradient ? "head_loss_with_gradient"
+                                           : "head_loss_with_input_gradient";
     Node fused{.op = context_.find_op(op),
                .inputs = {head->inputs[0], head->inputs[1], loss.inputs[1], loss.inputs[2]},
                .outputs = {loss.outputs[0]},
@@ -91,10 +98,11 @@ class HeadLossFuser {
     keep_[index(graph_.value(logits).producer)] = false;
     if (backward) {
       fused.attributes["dloss"] = backward->dloss;
-      for (const NodeId gradient : {backward->input_gradient, backward->weight_gradient}) {
-        fused.outputs.push_back(graph_.node(gradient).outputs[0]);
-        keep_[index(gradient)] = false;
-      }
+      fused.outputs.push_back(graph_.node(backward->input_gradient).outputs[0]);
+      if (has_weight_gradient)
+        fused.outputs.push_back(graph_.node(*backward->weight_gradient).outputs[0]);
+      keep_[index(backward->input_gradient)] = false;
+      if (backward->weight_gradient) keep_[index(*backward->weight_gradient)] = false;
       keep_[index(backward->loss_gradient)] = false;
       if (backward->cast) keep_[index(*backward->cast)] = false;
     }
@@ -126,13 +134,12 @@ class HeadLossFuser {
       found.cast = next[0];
       dlogits = graph_.node(next[0]).outputs[0];
     }
-    if (!is_read_by(dlogits, 2)) return std::nullopt;
     return find_products(head, dlogits, found) ? std::optional(found) : std::nullopt;
   }
 
   bool find_products(const Node& head, ValueId dlogits, Backward& found) const {
     const ValueId x = head.inputs[0], weight = head.inputs[1];
-    bool has_input = false, has_weight = false;
+    bool has_input = false;
     for (const NodeId id : readers_[index(dlogits)]) {
       const Node& node = graph_.node(id);
       if (node.op->name == "linear_input_gradient" && node.inputs[1] == weight &&
@@ -141,10 +148,9 @@ class HeadLossFuser {
         has_input = true;
       } else if (node.op->name == "linear_weight_gradient" && node.inputs[0] == x) {
         found.weight_gradient = id;
-        has_weight = true;
       }
     }
-    return has_input && has_weight;
+    return has_input && is_read_by(dlogits, found.weight_gradient ? 2 : 1);
   }
 
   Graph& graph_;

@@ -267,6 +267,25 @@ TEST(LayerCall, TakesFusionsAndRowsOfFusedWeights) {
     EXPECT_THAT(text, Not(HasSubstr(unwanted)));
 }
 
+TEST(LayerCall, TakesFusionsOfStacksByColumns) {
+  LayerEngine engine;
+  const std::string text = engine.layer(layer_case("moe_experts_bf16_by_columns").signature).text();
+  for (const char* wanted :
+       {"grouped_linear_activation_with_products", "grouped_linear_many_input_gradient",
+        "with_activation=true", "column_step=2 first_column=1", "gathered=\"x\""})
+    EXPECT_THAT(text, HasSubstr(wanted));
+}
+
+TEST(LayerCall, MakesNoGradientOfAFrozenHead) {
+  LayerEngine engine;
+  LayerSignature signature = layer_case("linear_cross_entropy_bf16").signature;
+  signature.gradients = {"x"};
+  const LayerCall call = engine.layer(signature);
+  EXPECT_THAT(call.text(), HasSubstr("head_loss_with_input_gradient"));
+  ASSERT_EQ(call.saved().size(), 1U);
+  EXPECT_EQ(num_bytes(call.saved()[0]), num_bytes(signature.inputs[0]));
+}
+
 TEST(LayerCall, NullGradientsOfOutputsAreZero) {
   LayerEngine engine;
   const LayerSignature& signature = layer_case("add_rms_norm_f32").signature;

@@ -111,6 +111,7 @@ std::vector<OpSample> make_samples() {
       {"grouped_linear_weight_gradient_squares", {"x[12,8]", "x[12,5]", "i32[4]"}, {}},
       {"head_loss", {"x[6,8]", "x[11,8]", "i32[6]", "f32[]"}, {}},
       {"head_loss_with_gradient", {"x[6,8]", "x[11,8]", "i32[6]", "f32[]"}, {{"dloss", 1.0}}},
+      {"head_loss_with_input_gradient", {"x[6,8]", "x[11,8]", "i32[6]", "f32[]"}, {{"dloss", 1.0}}},
       {"layer_norm", {"x[6,8]", "w[8]", "w[8]"}, kEpsilon},
       {"layer_norm_input_gradient", {"x[6,8]", "w[8]", "x[6,8]"}, kEpsilon},
       {"layer_norm_weight_gradient", {"x[6,8]", "x[6,8]"}, kEpsilon},

@@ -156,7 +156,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, key_begin: Tensor, key_end: Tenso
 def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     """scale times the sum over rows of the cross-entropy of x weight^T; float32. The logits are never stored.
 
-    x [..., H], weight [V, H], labels [...], integers below V; -100 is ignored. The gradients are made in the forward.
+    x [..., H], weight [V, H], labels [...], integers below V; -100 is ignored. The gradients are made in the
+    forward: that of x alone where weight needs none.
     """
     scale = torch.as_tensor(scale, dtype=torch.float32)
     return cast(Tensor, _call("linear_cross_entropy", (_rows(x), weight, labels.reshape(-1), scale))[0])

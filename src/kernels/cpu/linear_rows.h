@@ -63,7 +63,7 @@ struct LinearActivationRows {
   static void gradient(const Arguments& args);
 };
 
-// head_loss and head_loss_with_gradient.
+// head_loss, with both gradients or with that of x.
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 struct HeadLossRows {
   static Support supports(const spec::Problem& problem);

@@ -287,6 +287,7 @@ constexpr OpRows kOps[] = {
     engines<LinearRows>("grouped_linear_weight_gradient_squares", kWeightGradientSquares),
     head("head_loss"),
     head("head_loss_with_gradient"),
+    head("head_loss_with_input_gradient"),
     vector(variants::join_heads()),
     vector(variants::join_heads_gradient()),
     stream(variants::layer_norm(), cpu::paired_weight_and_bias_workspace_bytes),

@@ -90,11 +90,36 @@ std::int64_t head_loss_workspace_bytes(const spec::Problem& problem) {
 
 void head_loss(const Arguments& args) { head_gradients(args); }
 
+namespace {
+
+void put_input_gradient(const Arguments& args, const double* dlogits, double factor) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1];
+  const std::int64_t width = columns(x), num_classes = rows(weight);
+  for (std::int64_t t = 0; t < rows(x); ++t)
+    for (std::int64_t k = 0; k < width; ++k) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < num_classes; ++i)
+        sum += dlogits[t * num_classes + i] * load(weight, i * width + k);
+      put(args, 1, t * width + k, factor * sum);
+    }
+}
+
+double seed_of(const Arguments& args) {
+  return spec::get_double(*args.attributes, "dloss") * load(args.inputs[3], 0);
+}
+
+}  // namespace
+
+void head_loss_with_input_gradient(const Arguments& args) {
+  const double* dlogits = head_gradients(args);
+  put_input_gradient(args, dlogits, seed_of(args));
+}
+
 void head_loss_with_gradient(const Arguments& args) {
   const TensorView &x = args.inputs[0], &weight = args.inputs[1];
   const std::int64_t width = columns(x), num_rows = rows(x), num_classes = rows(weight);
   const double* dlogits = head_gradients(args);
-  const double factor = spec::get_double(*args.attributes, "dloss") * load(args.inputs[3], 0);
+  const double factor = seed_of(args);
   for (std::int64_t i = 0; i < num_classes; ++i)
     for (std::int64_t k = 0; k < width; ++k) {
       double sum = 0;
@@ -102,13 +127,7 @@ void head_loss_with_gradient(const Arguments& args) {
         sum += dlogits[t * num_classes + i] * load(x, t * width + k);
       put(args, 2, i * width + k, factor * sum);
     }
-  for (std::int64_t t = 0; t < num_rows; ++t)  // last: dx may stand where x does
-    for (std::int64_t k = 0; k < width; ++k) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < num_classes; ++i)
-        sum += dlogits[t * num_classes + i] * load(weight, i * width + k);
-      put(args, 1, t * width + k, factor * sum);
-    }
+  put_input_gradient(args, dlogits, factor);  // last: dx may stand where x does
 }
 
 }  // namespace anabatic::kernels::ref

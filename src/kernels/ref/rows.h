@@ -80,6 +80,7 @@ void cross_entropy(const Arguments& args);
 void cross_entropy_gradient(const Arguments& args);
 void head_loss(const Arguments& args);
 void head_loss_with_gradient(const Arguments& args);
+void head_loss_with_input_gradient(const Arguments& args);
 std::int64_t head_loss_workspace_bytes(const spec::Problem& problem);
 
 // moe.cpp

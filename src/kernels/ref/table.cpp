@@ -80,6 +80,8 @@ constexpr Kernel kRows[] = {
     row("ref:head_loss", ref::head_loss, ref::head_loss_workspace_bytes),
     row("ref:head_loss_with_gradient", ref::head_loss_with_gradient,
         ref::head_loss_workspace_bytes),
+    row("ref:head_loss_with_input_gradient", ref::head_loss_with_input_gradient,
+        ref::head_loss_workspace_bytes),
     row("ref:join_heads", ref::join_heads),
     row("ref:join_heads_gradient", ref::join_heads_gradient),
     row("ref:layer_norm", ref::layer_norm),

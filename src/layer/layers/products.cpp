@@ -162,7 +162,8 @@ void linear_cross_entropy(LayerBuilder& b) {
   b.same_dim("weight", 1, "x", 1);
   b.same_dim("labels", 0, "x", 0);
   b.limit("labels", {.low = 0, .high = b.dim("weight", 0) - 1, .ignored = -100});
-  b.differentiate_together({"x", "weight"});
+  // The one pass makes both gradients, or that of x alone.
+  b.differentiate_with("weight", "x");
   b.begin("head");
   const ir::ValueId x = b.rounded("x"), weight = b.weight("weight");
   const ir::ValueId logits = b.op("linear", {x, weight}, b.output_dtype("scale"));

@@ -29,6 +29,14 @@ std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attrib
   return {typed(wide, {}), inputs[0], with_dtype(inputs[1], wide)};
 }
 
+std::vector<TensorType> infer_with_input_gradient(ir::Types inputs,
+                                                  const spec::Attributes& attributes) {
+  const Check check("head_loss_with_input_gradient", inputs, attributes, {"dloss"});
+  check_head_loss_inputs(check);
+  check.number("dloss");
+  return {typed(wide_dtype(inputs[0].dtype), {}), inputs[0]};
+}
+
 // One product a pass over the matrix; every label may count.
 ir::Cost head_loss_cost(ir::Types inputs, ir::Types outputs, std::int64_t num_products) {
   return streaming_cost(
@@ -62,5 +70,17 @@ const ir::OpSchema kHeadLossWithGradient{
     .may_alias = ir::always<-1, 0, -1>,
     .can_accumulate = true,
     .most_slices = [](ir::Types inputs, const spec::Attributes&) { return inputs[0].dim(0); }};
+
+const ir::OpSchema kHeadLossWithInputGradient{
+    .name = "head_loss_with_input_gradient",
+    .min_inputs = 4,
+    .max_inputs = 4,
+    .num_outputs = 2,
+    .signature = "(x [T,K], weight [V,K], labels i32[T], scale f32[]) -> loss f32[], dx [T,K]",
+    .infer = infer_with_input_gradient,
+    .cost = [](ir::Types inputs, ir::Types outputs,
+               const spec::Attributes&) { return head_loss_cost(inputs, outputs, 2); },
+    .may_alias = ir::always<-1, 0>,
+    .can_accumulate = true};
 
 }  // namespace anabatic::ops

@@ -6,6 +6,6 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kHeadLoss, kHeadLossWithGradient;
+extern const ir::OpSchema kHeadLoss, kHeadLossWithGradient, kHeadLossWithInputGradient;
 
 }  // namespace anabatic::ops

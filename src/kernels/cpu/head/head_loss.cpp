@@ -58,20 +58,20 @@ class HeadLoss {
       : engine_(engine),
         stage_(stage),
         args_(args),
-        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, args.outputs.size() > 1,
+        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, args.outputs.size(),
                         *args.attributes)),
         cut_(cut_rows(shape_, engine, args.launch.team->num_threads(),
-                      shape_.with_gradient && adds(args, 2))),
+                      shape_.with_weight_gradient && adds(args, 2))),
         labels_(args.inputs[2].as<const std::int32_t>()),
         scale_(*args.inputs[3].as<const float>()) {
-    if (shape_.with_gradient)
+    if (shape_.with_input_gradient)
       seed_ = scale_ * static_cast<float>(spec::get_double(*args.attributes, "dloss"));
     lay_out(cut_.held ? *cut_.held : *cut_.rest);
   }
 
   void run() {
     find_live_rows();
-    if (shape_.with_gradient) clear_rest();
+    if (shape_.with_input_gradient) clear_rest();
     const Int held = cut_.held ? std::min(num_live_, cut_.held->depth) : 0;
     if (held > 0) run_held_chunk(held);
     if (num_live_ > held) {
@@ -118,7 +118,7 @@ class HeadLoss {
           std::fill(row, row + row_bytes, std::byte{});
         }
     });
-    if (num_live_ > 0 || adds(args_, 2)) return;
+    if (!shape_.with_weight_gradient || num_live_ > 0 || adds(args_, 2)) return;
     float* dweight = args_.outputs[2].as<float>();
     args_.launch.team->for_range(size(args_.outputs[2]), kElementGrain, [&](Int begin, Int end) {
       std::fill(dweight + begin, dweight + end, 0.0f);
@@ -157,7 +157,7 @@ class HeadLoss {
   // A later chunk, or one of a call that adds.
   void run_chunk(Int first, Int rows) {
     run_rows(first, rows);
-    if (!shape_.with_gradient) return;
+    if (!shape_.with_weight_gradient) return;
     pack_x(0, rows, rows);
     const Int most =
         engine_.blocking(weight_gradient_product(shape_, *tiling_, rows, turned_.stride)).rows;
@@ -392,7 +392,7 @@ class HeadLoss {
           panel_shape(shape_.dtype, kPanelColumns, shape_.width, false).panel_elements();
       stage_.pack_columns(panels + in_step / kPanelColumns * panel * element_bytes(), weight(row),
                           shape_.dtype, shape_.width, count, shape_.width);
-      if (!shape_.with_gradient) continue;
+      if (!shape_.with_input_gradient) continue;
       const Int columns = std::min(kStepColumns, stretch.end - (row - in_step));
       stage_.pack_depth(panels + tiling_->step_depth_offset,
                         panel_shape(shape_.dtype, columns, shape_.width, true).panel_elements(),
@@ -423,15 +423,16 @@ class HeadLoss {
     const bool is_first = step.column == part_begin(step.part);
     if (is_first) std::fill_n(step.logits.sums, step.logits.rows, 0.0);
     std::byte* space = thread_space(step.thread);
-    if (shape_.with_gradient) {
-      if (rounds) step.logits.rounded = reinterpret_cast<BFloat16*>(space + space_->rounded_offset);
+    if (shape_.with_input_gradient && rounds)
+      step.logits.rounded = reinterpret_cast<BFloat16*>(space + space_->rounded_offset);
+    if (shape_.with_weight_gradient) {
       step.logits.turned =
           turned_.data + (step.column * turned_.stride + step.begin) * tiling_->exponential_bytes;
       step.logits.turned_dtype = shape_.dtype;
       step.logits.turned_stride = turned_.stride;
     }
     stage_.exponentials(step.logits);
-    if (!shape_.with_gradient) return;
+    if (!shape_.with_input_gradient) return;
     Gemm gemm = input_gradient_product(shape_, *tiling_, step.end - step.begin);
     gemm.depth = step.columns;
     gemm.a.data = rounds ? space + space_->rounded_offset : space;
@@ -451,7 +452,7 @@ class HeadLoss {
     const double sum = sum_of(r), of_label = std::exp(below), total = sum + of_label;
     space_->losses[first + r] =
         of_label > 1e-20 ? std::log1p(sum / of_label) : std::log(total) - below;
-    if (!shape_.with_gradient) return;
+    if (!shape_.with_input_gradient) return;
     const auto factor = static_cast<float>(seed_ / total);
     stage_.input_gradient({.dx = args_.outputs[1].data + token * shape_.width * element_bytes(),
                            .accumulate = adds(args_, 1),
@@ -460,6 +461,7 @@ class HeadLoss {
                            .factor = factor,
                            .label_factor = static_cast<float>(seed_ * (sum / total))},
                           weight(label), shape_.dtype, shape_.width);
+    if (!shape_.with_weight_gradient) return;
     stage_.scale_row({space_->x, tiling_->operand, tiling_->x_stride}, r, shape_.width, factor);
     const Int at = label * turned_.stride + r;
     if (shape_.dtype == DType::kBFloat16) {
@@ -485,7 +487,7 @@ class HeadLoss {
 };
 
 Shape shape_of(const spec::Problem& problem) {
-  return head::shape_of(problem.inputs[0], problem.inputs[1], problem.outputs.size() > 1,
+  return head::shape_of(problem.inputs[0], problem.inputs[1], problem.outputs.size(),
                         *problem.attributes);
 }
 

@@ -63,13 +63,14 @@ Matrix packed(DType dtype) { return {.dtype = dtype, .is_packed = true}; }
 
 }  // namespace
 
-Shape shape_of(const TensorType& x, const TensorType& weight, bool with_gradient,
+Shape shape_of(const TensorType& x, const TensorType& weight, std::size_t num_outputs,
                const spec::Attributes& attributes) {
   Shape shape{.rows = x.dim(0),
               .width = x.dim(1),
               .classes = weight.dim(0),
               .dtype = x.dtype,
-              .with_gradient = with_gradient,
+              .with_input_gradient = num_outputs > 1,
+              .with_weight_gradient = num_outputs > 2,
               .slices = spec::get_int_or(attributes, "slices", 1),
               .sum_terms = 0};
   shape.sum_terms = sum_terms_of(shape);
@@ -96,7 +97,7 @@ Tiling::Tiling(const Shape& shape, const GemmEngine& engine, int num_threads, In
   step_depth_offset = panel_shape(shape.dtype, columns, shape.width, false).num_elements() *
                       size_bytes(shape.dtype);
   step_bytes = step_depth_offset;
-  if (shape.with_gradient)
+  if (shape.with_input_gradient)
     step_bytes += panel_shape(shape.dtype, columns, shape.width, true).num_elements() *
                   size_bytes(shape.dtype);
   stretch_steps = std::clamp(kStretchBytes / std::max<Int>(step_bytes, 1), Int{1},
@@ -104,7 +105,7 @@ Tiling::Tiling(const Shape& shape, const GemmEngine& engine, int num_threads, In
   const Int most_lanes = std::max<Int>(rows / kRowsAPacking, 1);
   packs_apart = lanes <= most_lanes;
   most_packings = std::min<Int>(parts * most_lanes, num_threads);
-  turned_stride = shape.with_gradient ? spread(depth, exponential_bytes) : 0;
+  turned_stride = shape.with_weight_gradient ? spread(depth, exponential_bytes) : 0;
 }
 
 Gemm logits_product(const Shape& shape, const Tiling& tiling, Int rows) {
@@ -152,13 +153,13 @@ Space::Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine,
   take(sums, tiling.parts * rows);
   take(x, rows * tiling.x_stride, size_bytes(tiling.operand));
   take(x_panels,
-       shape.with_gradient
+       shape.with_weight_gradient
            ? panel_shape(tiling.operand, tiling.depth, shape.width, true).num_elements()
            : 0,
        size_bytes(tiling.operand));
   take(weight_panels, tiling.stretch_bytes() * tiling.most_packings, 1);
   take(turned, tiling.is_held ? 0 : tiling.turned_row_bytes() * shape.classes, 1);
-  take(input_gradient, shape.with_gradient ? tiling.parts * rows * shape.width : 0);
+  take(input_gradient, shape.with_input_gradient ? tiling.parts * rows * shape.width : 0);
   rounded_offset = tiling.block_rows * tiling.step_stride * 4;
   engine_offset = rounded_offset;
   if (tiling.operand == DType::kBFloat16)
@@ -167,12 +168,12 @@ Space::Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine,
     engine_offset =
         round_up(std::max(engine_offset, kLeastCopiedClasses * tiling.turned_row_bytes()), 64);
   Int engine_bytes = engine.workspace_bytes(logits_product(shape, tiling, tiling.block_rows));
-  if (shape.with_gradient)
-    engine_bytes =
-        std::max({engine_bytes,
-                  engine.workspace_bytes(input_gradient_product(shape, tiling, tiling.block_rows)),
-                  engine.workspace_bytes(
-                      weight_gradient_product(shape, tiling, tiling.depth, tiling.turned_stride))});
+  const auto room_for = [&](const Gemm& gemm) {
+    engine_bytes = std::max(engine_bytes, engine.workspace_bytes(gemm));
+  };
+  if (shape.with_input_gradient) room_for(input_gradient_product(shape, tiling, tiling.block_rows));
+  if (shape.with_weight_gradient)
+    room_for(weight_gradient_product(shape, tiling, tiling.depth, tiling.turned_stride));
   thread_bytes = engine_offset + engine_bytes;
   take(threads, thread_bytes * num_threads);
 }
@@ -183,7 +184,7 @@ Int even_rows(Int rows, Int most, Int unit) {
 
 Cut cut_rows(const Shape& shape, const GemmEngine& engine, int num_threads, bool adds) {
   const Int all = round_up(std::max<Int>(shape.rows, 1), kRowUnit);
-  if (!shape.with_gradient) {
+  if (!shape.with_weight_gradient) {
     const Int rows = std::min(kMostBlockRows * std::max(4, 2 * num_threads), all);
     return {.held = std::nullopt, .rest = Tiling(shape, engine, num_threads, rows, rows, false)};
   }

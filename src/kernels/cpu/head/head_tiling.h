@@ -18,11 +18,12 @@ inline constexpr Int kLeastCopiedClasses = 16;
 struct Shape {
   Int rows, width, classes;
   DType dtype;
-  bool with_gradient;
-  Int slices;     // workspace as for so many chunks
-  Int sum_terms;  // rows of a block of the weight-gradient's sums
+  bool with_input_gradient, with_weight_gradient;  // the latter with the former alone
+  Int slices;                                      // workspace as for so many chunks
+  Int sum_terms;                                   // rows of a block of the weight-gradient's sums
 };
-Shape shape_of(const TensorType& x, const TensorType& weight, bool with_gradient,
+// `num_outputs`: loss, dx and dweight, or the first ones of them.
+Shape shape_of(const TensorType& x, const TensorType& weight, std::size_t num_outputs,
                const spec::Attributes& attributes);
 
 // Derived from shape, engine, threads and rows at a time. Sums depend only on the parts, which
@@ -46,7 +47,7 @@ struct Tiling {
   Int stretch_steps;
   Int most_packings;  // side by side, by a team of any size up to this one
   // Bytes of exponentials: of all classes or, if they are held, of those that a thread copies; 0
-  // without gradients.
+  // without a weight gradient.
   Int turned_stride;
 
   Tiling(const Shape& shape, const GemmEngine& engine, int num_threads, Int rows_at_once,
