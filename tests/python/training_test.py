@@ -221,6 +221,11 @@ class States(Case):
 
 
 class Events(Case):
+    def setUp(self):
+        super().setUp()
+        # Whoever started this in the background may have had Ctrl-C ignored.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+
     def test_callbacks_hear_of_steps_checkpoints_and_validations(self):
         heard = {"steps": [], "checkpoints": [], "validations": [], "messages": []}
         with self.assertLogs("anabatic", "INFO"):
@@ -273,6 +278,7 @@ class Events(Case):
 
     def test_ctrl_c_in_a_loop_comes_between_two_steps(self):
         run = ab.Training(tiny.run_settings(self.folder, train_steps=100000))
+        run.step()
         timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
         with self.assertRaises(KeyboardInterrupt):
             timer.start()
