@@ -228,11 +228,59 @@ class ExchangeTurns {
   std::vector<bool> leads_, is_under_way_;  // by node
 };
 
-// Kahn's algorithm, one action after the other. `memory` null: smallest id first. `overlaps`: by
-// ExchangeTurns before anything else.
-Orders schedule(const ir::Graph& graph, Memory* memory, bool overlaps = false) {
+// Turns of exchanges of the update, which are posted as soon as they can be, and of what reads
+// parameters that ranks gather: after all else of the update, in the order of the posts. Updates of
+// parameters that nothing reads there come last: they move while others are read.
+class UpdateTurns {
+ public:
+  UpdateTurns(const ir::Graph& graph, const Dependencies& waits)
+      : graph_(graph), waits_(waits), posted_(graph.nodes.size(), 0) {}
+
+  // 0: it is none of these.
+  int turn(std::uint32_t node) const {
+    if (is_exchange(node)) return -1;
+    if (graph_.nodes[node].tag.phase != ir::Phase::kUpdate) return 0;
+    int last = 0;
+    for (const std::uint32_t other : waits_.predecessors[node])
+      last = std::max(last, posted_[other]);
+    if (last > 0) return kUnread + last;
+    return std::ranges::any_of(waits_.successors[node],
+                               [&](std::uint32_t next) {
+                                 return is_gather(next) && waits_.successors[next].empty();
+                               })
+               ? kUnread
+               : 0;
+  }
+
+  void run(std::uint32_t node) {
+    if (is_gather(node)) posted_[node] = ++num_posted_;
+  }
+
+ private:
+  static constexpr int kUnread = 8;  // above all of ExchangeTurns
+
+  bool is_exchange(std::uint32_t node) const {
+    return ops::is_exchange(graph_.nodes[node]) && graph_.nodes[node].is_of_update();
+  }
+  bool is_gather(std::uint32_t node) const {
+    return is_exchange(node) && graph_.nodes[node].op == &ops::kAllGather;
+  }
+
+  const ir::Graph& graph_;
+  const Dependencies& waits_;
+  std::vector<int> posted_;  // by node: a gathered parameter's place among them, from 1
+  int num_posted_ = 0;
+};
+
+// Whose turns come before anything else.
+enum class Turns : std::uint8_t { kNobodys, kOfUpdates, kOfAllExchanges };
+
+// Kahn's algorithm, one action after the other. `memory` null: smallest id first.
+Orders schedule(const ir::Graph& graph, Memory* memory, Turns by) {
+  const bool overlaps = by == Turns::kOfAllExchanges;
   Dependencies waits = dependencies(graph);
   ExchangeTurns turns(graph, waits);
+  UpdateTurns of_update(graph, waits);
   using Key = std::tuple<int, std::int64_t, std::uint32_t>;  // turn, minus the score, node
   std::vector<int> turn(graph.nodes.size(), 0);
   std::set<Key> ready[3];
@@ -251,7 +299,8 @@ Orders schedule(const ir::Graph& graph, Memory* memory, bool overlaps = false) {
           best = std::max(best, memory->score(next, waits.num_predecessors));
       score[node] += best;
     }
-    if (overlaps) turn[node] = turns.turn(node);
+    if (by != Turns::kNobodys) turn[node] = of_update.turn(node);
+    if (overlaps && turn[node] == 0) turn[node] = turns.turn(node);
     ready_set(node).insert({turn[node], -score[node], node});
   };
   const auto score_again = [&](std::uint32_t node) {
@@ -277,6 +326,7 @@ Orders schedule(const ir::Graph& graph, Memory* memory, bool overlaps = false) {
       order.push_back(ir::NodeId{node});
       if (memory) memory->run(node, done, score_again);
       if (overlaps) turns.run(node, score_again);
+      of_update.run(node);
       for (std::uint32_t next : waits.successors[node]) {
         const std::uint32_t left = --waits.num_predecessors[next];
         if (left == 0) insert(next);
@@ -296,7 +346,7 @@ Orders schedule(const ir::Graph& graph, Memory* memory, bool overlaps = false) {
 
 }  // namespace
 
-Orders given_order(const ir::Graph& graph) { return schedule(graph, nullptr); }
+Orders given_order(const ir::Graph& graph) { return schedule(graph, nullptr, Turns::kNobodys); }
 
 Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
                         std::span<const std::int64_t> workspace_bytes, bool gradients_in_frame,
@@ -313,12 +363,12 @@ Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
   for (const bool with_gradients : {false, true}) {
     if (with_gradients && !shortens_gradients) continue;
     Memory memory(graph, storages, with_gradients);
-    consider(schedule(graph, &memory));
+    consider(schedule(graph, &memory, Turns::kOfUpdates));
   }
-  consider(given_order(graph));
+  consider(schedule(graph, nullptr, Turns::kOfUpdates));
   if (std::ranges::none_of(graph.nodes, moves_rows)) return best;
   Memory memory(graph, storages, shortens_gradients);
-  const Orders overlapping = schedule(graph, &memory, true);
+  const Orders overlapping = schedule(graph, &memory, Turns::kOfAllExchanges);
   const PeakBytes peak =
       peak_frame_bytes(graph, storages, workspace_bytes, overlapping, gradients_in_frame);
   const auto is_near = [](std::int64_t bytes, std::int64_t fewest) {

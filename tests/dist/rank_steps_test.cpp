@@ -284,6 +284,40 @@ TEST(RankTraffic, OfGradientsAndParametersIsTheClosedForm) {
   }
 }
 
+// Every parameter is on its way before the first one is awaited. They are awaited in the order of
+// their posts.
+TEST(RankTraffic, MovesWhileOthersAreComputed) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of_closed_forms(folder);
+  run.parallel.local_ranks = 2;
+  for (const std::int64_t micro_batches : {1, 2}) {
+    run.train.gradient_accumulation_steps = micro_batches;
+    const lower::Compiled training =
+        plan_run(run, load_run_model(run), device::describe_cpu(1), plan::default_efficiency())
+            ->training;
+    std::vector<std::int32_t> posted, awaited;
+    std::int32_t last_update = 0;
+    const runtime::Program& program = training.program;
+    const runtime::Variant& update = program.variants.at(spec::Action::kUpdate).front();
+    for (const runtime::ExchangePoint& point : update.exchange_points) {
+      if (program.exchanges[static_cast<std::size_t>(point.exchange)].kind !=
+          comm::ExchangeKind::kAllGather)
+        continue;
+      const bool is_post = point.step == runtime::ExchangeStep::kPost;
+      EXPECT_FALSE(is_post && !awaited.empty()) << "post of " << point.exchange;
+      (is_post ? posted : awaited).push_back(point.exchange);
+      if (is_post) last_update = point.call;
+    }
+    EXPECT_GE(posted.size(), 6u);
+    EXPECT_EQ(awaited, posted);
+    // The packings of what was gathered, and nothing else, are behind the posts.
+    for (auto call = static_cast<std::size_t>(last_update); call < update.calls.size(); ++call)
+      EXPECT_EQ(
+          program.calls[static_cast<std::size_t>(update.calls[call])].label.find("optimizer_step"),
+          std::string::npos);
+  }
+}
+
 // One rank's steps, as train/ranks/follower.h takes them. Calls before_step(step) on all ranks.
 void run_steps(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
                std::int64_t num_steps, const std::function<void(std::int64_t)>& before_step) {
@@ -472,12 +506,12 @@ TEST(RankSteps, SumEachElementOfEachGradientOnce) {
       EXPECT_EQ(wrongly_summed(training, mesh_of(run), num_micro_batches, num_summed), "")
           << to_string(form) << " rank " << rank;
       EXPECT_EQ(num_summed, num_gradients - (form.ranks == form.expert ? num_experts : 0));
-      // Planted: a sum takes another gradient a second time, and its own not at all.
+      // Planted: a sum takes the gradient before it a second time, and its own not at all.
       std::vector<runtime::Exchange*> sums;
       for (runtime::Exchange& exchange : training.program.exchanges)
         if (is_sum_of_gradient(exchange)) sums.push_back(&exchange);
       ASSERT_GT(sums.size(), 1u);
-      sums[0]->buffer = sums[1]->buffer;
+      sums[1]->buffer = sums[0]->buffer;
       EXPECT_THAT([&] { runtime::schedule_of(training.program, num_micro_batches); },
                   ThrowsMessage<InternalError>(HasSubstr("gradients exchanged once")));
     }
