@@ -72,7 +72,10 @@ const PlannedStep& Candidates::with_passes(const Candidate& candidate) {
         result.graph,
         options_.training ? passes::training_pipeline() : passes::inference_pipeline(),
         candidate.context(nullptr),
-        {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
+        {.disabled = options_.disabled_passes,
+         .dump_directory = options_.dump_directory,
+         .checks = options_.checks_passes});
+    if (!options_.checks_passes) ir::verify(result.graph);
   }
   return result;
 }

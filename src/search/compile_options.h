@@ -64,6 +64,7 @@ struct CompileOptions {
   double expert_capacity = 0;                                  // spec::Decisions::expert_capacity
   bool shards_optimizer = false;   // each rank updates a part of each parameter
   bool overlaps_exchanges = true;  // false: each is awaited at once
+  bool checks_passes = true;       // false: another rank has, whose passes do the same
   bool explain_dispatch = false;   // prints each rejection to the log
 };
 

@@ -9,7 +9,6 @@
 #include "device/topology.h"
 #include "io/gguf.h"
 #include "io/parallel.h"
-#include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
 #include "passes/slice_optimizer.h"
@@ -22,6 +21,7 @@
 #include "train/memory_account.h"
 #include "train/objective/mtp_batch.h"
 #include "train/objective/run_model.h"
+#include "train/ranks/draw_parameters.h"
 #include "train/ranks/run_mesh.h"
 #include "train/run_plan.h"
 #include "train/state_rows.h"
@@ -317,18 +317,8 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
 }
 
 model::ImportRecord ModelSession::load_parameters() {
-  StateCursor cursor(store_);
   if (run_.model.init == "random") {
-    for (const ir::State& state : parameters_) {
-      TensorType type = *store_.find(state.name).type;
-      const std::int64_t count = num_elements(store_, state.name);
-      if (count != type.num_elements()) type.shape[0] *= count / type.num_elements();
-      for_row_blocks(count, [&](std::int64_t first, std::span<float> block) {
-        model::initialize(state, type, first, block, static_cast<std::uint64_t>(run_.train.seed));
-        cursor.write(state.name, first, block);
-      });
-    }
-    cursor.flush();
+    draw_parameters(parameters_, store_, rank_, static_cast<std::uint64_t>(run_.train.seed));
     weight_map_ = model::make_weight_map(config_);
     has_parameters_ = true;
     return {};
@@ -343,6 +333,7 @@ model::ImportRecord ModelSession::load_parameters() {
                     "model.safetensors.index.json, found neither; model.init: random starts from "
                     "config.json alone",
                     directory.string()));
+  StateCursor cursor(store_);
   model::ImportRecord record;
   // A state on disk has one part in memory at a time: tensors take turns there.
   const bool is_in_memory = std::ranges::all_of(

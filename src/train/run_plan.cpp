@@ -81,6 +81,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
     }
     options.efficiency = efficiency_of(efficiency, run);
     options.rank = step.rank;
+    options.checks_passes = step.rank == 0;  // whose passes all ranks run
     if (request.training)
       options.expert_capacity = step.replay                        ? step.replay->expert_capacity
                                 : run.parallel.expert_capacity > 0 ? run.parallel.expert_capacity

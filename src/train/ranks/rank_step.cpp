@@ -81,16 +81,23 @@ std::filesystem::path RankStep::save(std::int64_t step, const CheckpointProgress
 void RankStep::compare_states(std::int64_t first_step) {
   if (num_ranks() == 1) return;
   (void)sums_.begin(plan_hash_, first_step - 1, Verdict::kSteps);
-  std::string differing;
+  std::vector<Name> names;
+  std::vector<std::uint64_t> own;
   for (const runtime::StateSlot& slot : program_.compiled.program.states) {
     if (!spec::is_saved(slot.part.kind()) || !slot.part.rows.is_whole()) continue;
     const TensorView state = session_.store().find(slot.name);
     const std::span bytes{state.data, static_cast<std::size_t>(state.type->num_bytes())};
     io::Checksum sum;
     sum.add(bytes);
-    if (!sums_.is_same(sum.value()))
-      differing += fmt::format("{}{}", differing.empty() ? "" : ", ", text(slot.name));
+    names.push_back(slot.name);
+    own.push_back(sum.value());
   }
+  std::vector<std::uint64_t> of_first = own;
+  sums_.broadcast(std::as_writable_bytes(std::span(of_first)));
+  std::string differing;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (own[i] != of_first[i])
+      differing += fmt::format("{}{}", differing.empty() ? "" : ", ", text(names[i]));
   ANABATIC_REQUIRE(
       differing.empty(),
       "[ranks] a rank expected the first rank's values of each state, and found others "

@@ -143,10 +143,16 @@ std::string StepSums::bring_text(std::int32_t from, std::string own) {
   return own;
 }
 
-bool StepSums::is_same(std::uint64_t value) {
-  std::uint64_t of_first = value;
-  broadcast(std::as_writable_bytes(std::span(&of_first, 1)));
-  return of_first == value;
+void StepSums::share(std::span<std::byte> bytes, std::span<const std::int64_t> parts) {
+  if (rank_.communicator == nullptr) return;
+  std::ranges::copy(parts, counts_.begin());
+  const std::int64_t own = std::accumulate(parts.begin(), parts.begin() + rank(), std::int64_t{0});
+  exchange({.kind = comm::ExchangeKind::kAllGather,
+            .row_bytes = 1,
+            .input = bytes.data() + own,
+            .output = bytes.data(),
+            .label = "parts of each rank"},
+           comm::Patience::kUnlimited);
 }
 
 Verdict StepSums::begin(std::uint64_t plan, std::int64_t step, Verdict own) {

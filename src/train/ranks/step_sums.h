@@ -53,13 +53,14 @@ class StepSums {
   void broadcast(std::span<std::byte> bytes);
   void broadcast(std::string& text);
 
+  // Each rank's part of `bytes` for all: parts of so many bytes, in the order of the ranks. They may
+  // take any time to come.
+  void share(std::span<std::byte> bytes, std::span<const std::int64_t> parts);
+
   // Bytes of a rank for the first one, which waits for them. Others pass none.
   void bring(std::int32_t from, std::span<std::byte> bytes);
   // The text of a rank, at the first one; others call it too.
   std::string bring_text(std::int32_t from, std::string own);
-
-  // Whether the value is that of the first rank, on each of them.
-  bool is_same(std::uint64_t value);
 
   std::int32_t rank() const { return rank_.rank(); }
   std::int32_t num_ranks() const { return static_cast<std::int32_t>(group_.size()); }
