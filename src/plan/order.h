@@ -26,6 +26,8 @@ Orders given_order(const ir::Graph& graph);
 // shortens_gradients: an order in which gradients live for a short time is a second candidate. An
 // update that waits for others delays the weight gradient before it. A value recomputed for a
 // weight gradient runs when that frees more.
+// Exchanges of the update, sums of gradients among them, are posted as soon as they can. What reads
+// a gathered parameter in the update comes last, in the order of the posts.
 // Exchanges of a micro-batch between ranks are posted as soon as they can, and awaited when nothing
 // else is left to run, unless that costs too much memory.
 Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,

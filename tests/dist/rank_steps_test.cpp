@@ -310,7 +310,7 @@ TEST(RankTraffic, MovesWhileOthersAreComputed) {
     }
     EXPECT_GE(posted.size(), 6u);
     EXPECT_EQ(awaited, posted);
-    // The packings of what was gathered, and nothing else, are behind the posts.
+    // No update comes after the posts.
     for (auto call = static_cast<std::size_t>(last_update); call < update.calls.size(); ++call)
       EXPECT_EQ(
           program.calls[static_cast<std::size_t>(update.calls[call])].label.find("optimizer_step"),

@@ -53,8 +53,8 @@ class StepSums {
   void broadcast(std::span<std::byte> bytes);
   void broadcast(std::string& text);
 
-  // Each rank's part of `bytes` for all: parts of so many bytes, in the order of the ranks. They may
-  // take any time to come.
+  // Each rank's part of `bytes` for all: parts of so many bytes, in the order of the ranks. They
+  // may take any time to come.
   void share(std::span<std::byte> bytes, std::span<const std::int64_t> parts);
 
   // Bytes of a rank for the first one, which waits for them. Others pass none.
