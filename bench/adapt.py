@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 SETTLE_SECONDS = 0.1  # spinning threads of the process before go to sleep
 PEERS = ("eager", "grouped_mm", "eager+compile", "grouped_mm+compile")
-OURS = ("adapt", "adapt+backend", "adapt+backend+linear")
+OURS = ("adapt", "adapt+backend")
 
 
 def make_step(options, words):
@@ -52,8 +52,7 @@ def make_step(options, words):
             model.set_experts_implementation(words[0])
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     if "compile" in words or "backend" in words:
-        ours = {"backend": "anabatic", "options": {"fusions": {"linear": "on" if "linear" in words else "off"}}}
-        model.forward = torch.compile(model.forward, **(ours if "backend" in words else {}))
+        model.forward = torch.compile(model.forward, **({"backend": "anabatic"} if "backend" in words else {}))
     tokens = torch.randint(0, config.vocab_size, (options.batch, options.sequence))
 
     def step():

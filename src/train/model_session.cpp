@@ -185,6 +185,7 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
       config_(load_run_model(run)),
       team_(static_cast<int>(run.device.threads)) {
   note_missing_mtp(run_, config_);
+  note_replaced_ops(run_);
   if (run_.train.precision == "auto") take_precision_of_files();
   device_ = device::probe_cpu(team_, measure);
 }

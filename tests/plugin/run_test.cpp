@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "anabatic/error.h"
+#include "base/log.h"
 #include "lower/compile.h"
 #include "support/run_binary.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
+#include "train/checkpoint/run_start.h"
 #include "train/model_session.h"
 #include "train/trainer.h"
 
@@ -18,6 +21,7 @@ namespace anabatic::train {
 namespace {
 
 using testing::checkpoint_bytes;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using testing::json_lines;
 using testing::parity_bounds;
@@ -170,6 +174,39 @@ TEST(PluginRun, AsksKernelsOfPluginsFirst) {
     if (call.kernel->op == "activation") rows.emplace_back(call.kernel->name);
   EXPECT_EQ(rows, std::vector<std::string>(2, "plugin:my_activation"));
   expect_equal_losses(losses_of(with_kernel), losses_of(plain), DType::kFloat32);
+}
+
+TEST(PluginRun, SaysWhatAModelWasTrainedWith) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_with(folder.path(), kBoth);
+  run.train.steps = 1;
+  run.model.path = Trainer(run).train().checkpoint.string();
+  run.model.init = "pretrained";
+  run.model.replace.pop_back();
+  std::string said;
+  const LogScope messages([&](Severity, const std::string& text) { said += text + "\n"; });
+  const ModelSession session(run, false);
+  EXPECT_THAT(said, HasSubstr("trained with model.replace {segment: experts, op: swiglu, with: "
+                              "my_swiglu}, {segment: attention, op: rms_norm, with: my_norm}; this "
+                              "run has {segment: experts, op: swiglu, with: my_swiglu}"));
+  said.clear();
+  run.model.replace = kBoth;
+  const ModelSession same(run, false);
+  EXPECT_EQ(said.find("model.replace"), std::string::npos) << said;
+}
+
+TEST(PluginRun, SaysThatAPluginIsAnotherFile) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_with(folder.path(), kBoth);
+  const std::filesystem::path copy = folder.path() / "model_ops.so";
+  std::filesystem::copy_file(kPlugin, copy);
+  run.model.plugins = {copy.string()};
+  run.train.steps = 1;
+  (void)Trainer(run).train();
+  std::ofstream(copy, std::ios::app) << "another build";
+  EXPECT_THAT(begin_run(run).messages,
+              Contains(HasSubstr("plugins are not the files that they were at that checkpoint:\n  "
+                                 "model_ops.so: the checkpoint has")));
 }
 
 std::vector<std::string> arguments(const std::filesystem::path& folder, const std::string& with) {

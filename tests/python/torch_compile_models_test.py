@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 import tiny  # noqa: F401
-from torch_compiled import LINEAR, autocast, compilations, compiled, distance, gradients, worst
+from torch_compiled import autocast, compilations, compiled, distance, gradients, worst
 
 import anabatic as ab
 import random_models
@@ -167,7 +167,7 @@ class Models(unittest.TestCase):
 
     def check_training(self, name):
         model, architecture = build(name), ARCHITECTURES[name]
-        function = compiled(lambda batch: loss_of(model, batch), LINEAR)
+        function = compiled(lambda batch: loss_of(model, batch))
         counts = []
         for rows, lengths in ((2, LENGTHS), (3, LENGTHS[:2])):
             for length in lengths:
@@ -182,7 +182,7 @@ class Models(unittest.TestCase):
 
     def check_inference(self, name):
         model, architecture = build(name).eval(), ARCHITECTURES[name]
-        function = compiled(lambda batch: logits_of(model, batch), LINEAR)
+        function = compiled(lambda batch: logits_of(model, batch))
         with torch.no_grad():
             for rows, lengths in ((2, LENGTHS), (3, LENGTHS[:2])):
                 for length in lengths:
@@ -197,7 +197,7 @@ class Models(unittest.TestCase):
             # bf16 shall change no choice of a router.
             tokens, labels = random_models.make_tokens(model, 2, LENGTHS[0], margin=tolerance.routing_margin(LAYERS, WIDTH))
             batch = {"input_ids": tokens, "labels": labels}
-        function = compiled(lambda batch: loss_of(model, batch), LINEAR)
+        function = compiled(lambda batch: loss_of(model, batch))
         with autocast():
             ours = gradients(lambda: function(batch), model.parameters())
         want = gradients(lambda: loss_of(model, batch), model.parameters())
@@ -210,7 +210,7 @@ class Models(unittest.TestCase):
     def check_shares(self, name):
         model, architecture = build(name), ARCHITECTURES[name]
         torch._dynamo.reset()
-        found = ab.torch.explain(lambda batch: loss_of(model, batch), architecture.batch(2, LENGTHS[0]), options=LINEAR)
+        found = ab.torch.explain(lambda batch: loss_of(model, batch), architecture.batch(2, LENGTHS[0]))
         self.assertEqual(found.raised, architecture.raised, found)
         self.assertGreaterEqual(found.forward.share, architecture.share, found)
         self.assertGreaterEqual(found.backward.share, architecture.share, found)

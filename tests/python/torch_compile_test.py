@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 import tiny  # noqa: F401
-from torch_compiled import LINEAR, autocast, compilations, compiled, counted, distance, gradients
+from torch_compiled import WITHOUT_LINEAR, autocast, compilations, compiled, counted, distance, gradients
 
 import anabatic as ab
 import random_models
@@ -59,6 +59,8 @@ class Models(unittest.TestCase):
         # Each of the two runs has its own error.
         self.assertLess(distance(found[:1], want[:1]), 2 * bound["logits"])
         self.assertLess(distance(found[1:], want[1:]), 2 * bound["gradient"])
+        self.assertGreater(calls["linear"], 0)
+        self.assertEqual(calls.pop("linear"), calls.pop("linear_backward"))
         expected = dict(MODELS[name][1])
         expected["masked_attention"] = expected["attention"]  # which calls it
         self.assertEqual(calls, expected | {f"{op}_backward": count for op, count in expected.items()} | {"mask_ranges": 1})
@@ -98,7 +100,7 @@ class Models(unittest.TestCase):
             model = build(name, num_hidden_layers=layers)
             tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
             torch._dynamo.reset()
-            found = ab.torch.explain(lambda: model(input_ids=tokens, labels=tokens).loss, options=LINEAR)
+            found = ab.torch.explain(lambda: model(input_ids=tokens, labels=tokens).loss)
             if layers == 2:
                 raised = dict(found.raised)
                 raised.pop("linear")
@@ -174,7 +176,7 @@ class Lengths(unittest.TestCase):
 class Function(unittest.TestCase):
     """Functions of a few tensors against themselves."""
 
-    def check(self, function, tensors, raised, options=None, bound=200 * 2.0**-24, left=()):
+    def check(self, function, tensors, raised, options=WITHOUT_LINEAR, bound=200 * 2.0**-24, left=()):
         """Sums of at most 200 terms: their bound is that many roundings of fp32."""
         torch._dynamo.reset()
         explained = ab.torch.explain(function, *tensors, options=options)
@@ -291,15 +293,15 @@ class Patterns(Function):
 
     def test_products(self):
         bias = torch.randn(48)
-        self.check(functional.linear, [self.x.view(2, 5, 32), self.weights[0], bias], {"linear": 1}, LINEAR)
+        self.check(functional.linear, [self.x.view(2, 5, 32), self.weights[0], bias], {"linear": 1}, None)
         self.check(functional.linear, [self.x.view(2, 5, 32), self.weights[0], bias], {})
         for added in (bias, torch.randn(10, 48)):
-            self.check(torch.addmm, [added, self.x, torch.randn(32, 48) / 6], {"linear": 1}, LINEAR)
-        self.check(lambda *tensors: torch.addmm(*tensors, beta=0.5), [bias, self.x, torch.randn(32, 48) / 6], {}, LINEAR)
+            self.check(torch.addmm, [added, self.x, torch.randn(32, 48) / 6], {"linear": 1}, None)
+        self.check(lambda *tensors: torch.addmm(*tensors, beta=0.5), [bias, self.x, torch.randn(32, 48) / 6], {}, None)
 
     def test_patterns_can_be_turned_off(self):
-        self.check(self.mlp, [self.x, *self.weights], {"swiglu": 1}, {"fusions": {"mlp": "off"}}, left=["turned off"])
-        self.check(self.mlp, [self.x, *self.weights], {}, {"fusions": {"mlp": "off", "fuse_swiglu": "off"}}, left=["turned off", "turned off"])
+        self.check(self.mlp, [self.x, *self.weights], {"swiglu": 1}, {"fusions": {"mlp": "off", "linear": "off"}}, left=["turned off"])
+        self.check(self.mlp, [self.x, *self.weights], {}, {"fusions": {"mlp": "off", "fuse_swiglu": "off", "linear": "off"}}, left=["turned off", "turned off"])
 
     def test_losses(self):
         labels = torch.randint(0, 48, (10,))
@@ -336,7 +338,7 @@ class Patterns(Function):
 
         # The experts of grouped_mm compute in float32 there, and their swiglu is one of float32.
         for dtype, raised in ((torch.float16, {"rms_norm": 3, "swiglu": 1}),
-                              (torch.bfloat16, {"rms_norm": 3, "moe_experts": 1, "attention": 1, "linear_cross_entropy": 1})):
+                              (torch.bfloat16, {"rms_norm": 3, "moe_experts": 1, "attention": 1, "linear_cross_entropy": 1, "linear": 5})):
             torch._dynamo.reset()
             found = ab.torch.explain(inside, dtype)
             self.assertEqual((found.raised, found.graphs), (raised, 1))
@@ -438,7 +440,7 @@ class Others(unittest.TestCase):
 
     def test_a_convolution_stays_in_pytorch(self):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), nn.Conv2d(8, 2, 3))
         self.assertEqual(sum(self.same(model, torch.randn(4, 3, 8, 8)).values()), 0)
         torch._dynamo.reset()
         found = ab.torch.explain(model, torch.randn(4, 3, 8, 8))

@@ -14,7 +14,7 @@ import anabatic.torch  # noqa: F401
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 transformers.logging.set_verbosity_error()
-LINEAR = {"fusions": {"linear": "on"}}
+WITHOUT_LINEAR = {"fusions": {"linear": "off"}}
 
 
 def compiled(function, options=None, **more):

@@ -60,6 +60,11 @@ Json config_contents(const RunConfig& run) {
   return kept;
 }
 
+std::string file_contents(const fs::path& path) {
+  const std::string bytes = read_file(path);
+  return fmt::format("{} bytes of hash {}", bytes.size(), io::content_hash(bytes));
+}
+
 Json tokenizer_contents(const RunConfig& run) {
   const fs::path directory = model_directory(run.model.path);
   Json contents = Json::object();
@@ -73,8 +78,7 @@ Json tokenizer_contents(const RunConfig& run) {
   for (const char* name : kTokenizerFiles) {
     std::error_code ignored;
     if (!fs::is_regular_file(directory / name, ignored)) continue;
-    const std::string bytes = read_file(directory / name);
-    contents[name] = fmt::format("{} bytes of hash {}", bytes.size(), io::content_hash(bytes));
+    contents[name] = file_contents(directory / name);
   }
   for (const char* name : kTokenFieldFiles) {
     const Json file = read_object(directory / name);
@@ -82,6 +86,13 @@ Json tokenizer_contents(const RunConfig& run) {
       if (file.contains(field) && !file[field].is_null())
         contents[fmt::format("{}: {}", name, field)] = file[field];
   }
+  return contents;
+}
+
+// By file name: a build may lie elsewhere.
+Json plugin_contents(const std::vector<std::string>& plugins) {
+  Json contents = Json::object();
+  for (const fs::path path : plugins) contents[path.filename().string()] = file_contents(path);
   return contents;
 }
 
@@ -209,6 +220,7 @@ bool is_remarkable(const std::string& key) {
 Json run_contents(const RunConfig& run) {
   return {{"config", config_contents(run)},
           {"tokenizer", tokenizer_contents(run)},
+          {"plugins", plugin_contents(run.model.plugins)},
           {"train", data_contents(run.data.train)},
           {"validation", data_contents(run.data.validation)}};
 }
@@ -223,6 +235,11 @@ ContentsChange compare_contents(const Json& saved, const Json& now) {
   compare_objects("", part(saved, "tokenizer"), part(now, "tokenizer"), change.maths);
   if (const auto files = data_files(now, "train"); !files.empty())
     change.data = compare_data(data_files(saved, "train"), files);
+  std::string plugins;
+  compare_objects("", part(saved, "plugins"), part(now, "plugins"), plugins);
+  if (!plugins.empty())
+    change.remarks.push_back(
+        fmt::format("plugins are not the files that they were at that checkpoint:{}", plugins));
   const std::string validation =
       compare_data(data_files(saved, "validation"), data_files(now, "validation"));
   if (!validation.empty())

@@ -8,6 +8,7 @@
 #include "io/gguf.h"
 #include "model/mtp.h"
 #include "plugin/replace_ops.h"
+#include "train/checkpoint/checkpoint_progress.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
@@ -60,6 +61,29 @@ void note_missing_mtp(const RunConfig& run, const model::ModelConfig& config) {
     return;
   log_info("{}: config.json names {} layer{} of multi-token prediction, the files hold none",
            run.model.path, config.mtp_layers.size(), config.mtp_layers.size() == 1 ? "" : "s");
+}
+
+void note_replaced_ops(const RunConfig& run) {
+  const std::filesystem::path saved = model_directory(run.model.path) / kRunConfigFile;
+  std::error_code ignored;
+  if (is_random(run) || !std::filesystem::is_regular_file(saved, ignored)) return;
+  std::vector<plugin::Replacement> replaced;
+  try {
+    replaced = load_run_config(saved, {}).model.replace;
+  } catch (const Error&) {
+    return;  // of a version with other keys, and so of another's ops
+  }
+  const auto show = [](const std::vector<plugin::Replacement>& list) {
+    std::string text;
+    for (const plugin::Replacement& one : list)
+      text += (text.empty() ? "" : ", ") + plugin::to_string(one);
+    return text.empty() ? std::string("none") : text;
+  };
+  if (show(replaced) != show(run.model.replace))
+    log_warning(
+        "{}: trained with model.replace {}; this run has {}, and computes another function "
+        "where they differ",
+        run.model.path, show(replaced), show(run.model.replace));
 }
 
 double mtp_coef_of(const RunConfig& run, const model::ModelConfig& config) {

@@ -22,6 +22,9 @@ RunConfig without_mtp(RunConfig run);
 // Says that config.json names layers which the files do not hold.
 void note_missing_mtp(const RunConfig& run, const model::ModelConfig& config);
 
+// Says that the weights were trained with ops of plugins that this run does not use.
+void note_replaced_ops(const RunConfig& run);
+
 // What the keys' `auto` stands for.
 double mtp_coef_of(const RunConfig& run, const model::ModelConfig& config);
 double balance_coef_of(const RunConfig& run, const model::ModelConfig& config);

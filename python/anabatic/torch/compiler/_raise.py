@@ -12,7 +12,7 @@ from ._graph import Match, Places, module_of, nodes, replace
 
 _Find = Callable[[Node], "Match | str | None"]
 
-# In this order: what is larger comes first. False: off unless the options turn it on.
+# In this order: what is larger comes first. Each is on unless the options turn it off.
 PATTERNS: dict[str, bool] = {
     "moe_experts": True,
     "attention": True,
@@ -20,8 +20,7 @@ PATTERNS: dict[str, bool] = {
     "linear_cross_entropy": True,
     "mlp": True,
     "swiglu": True,
-    # torch's own product is as fast as ours here.
-    "linear": False,
+    "linear": True,
 }
 
 
@@ -65,7 +64,7 @@ def _raise_one(module: GraphModule, patterns: dict[str, bool]) -> list[Site]:
             where = module_of(found.where or node if isinstance(found, Match) else node)
             reason = found if isinstance(found, str) else places.obstacle(found)
             if not patterns[pattern]:
-                reason = "off by default: torch's own is as fast" if not PATTERNS[pattern] else "turned off by the options"
+                reason = "turned off by the options"
             if not reason and isinstance(found, Match):
                 replace(graph, places, found)
             sites.append(Site(pattern, where, reason))
