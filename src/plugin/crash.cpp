@@ -8,6 +8,8 @@
 #include <atomic>
 #include <csignal>
 #include <cstddef>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
 
 namespace anabatic::plugin {
@@ -46,19 +48,53 @@ class Line {
 // Threads of one call may crash together: the first one reports, and ends the process.
 std::atomic_flag is_reported = ATOMIC_FLAG_INIT;
 
+void report_end(const CallPlace& place, std::string_view what, std::string_view name = {}) {
+  while (is_reported.test_and_set()) ::pause();
+  Line line;
+  line << "\nerror: [plugin] " << place.plugin << ": " << place.function << " of op " << place.op
+       << what << name;
+  if (!place.node.empty()) line << " in node " << place.node;
+  line << "; the process ends\n";
+  line.write();
+}
+
+// A plugin that calls exit would end a run as if it had succeeded.
+void report_exit() {
+  if (current == nullptr) return;
+  report_end(*current, " called exit");
+  ::_exit(1);
+}
+
+// A second stack for the handler: the first one is full where it has overflowed. A thread that has
+// one already keeps it.
+class SignalStack {
+ public:
+  SignalStack() {
+    stack_t was{};
+    if (::sigaltstack(nullptr, &was) != 0 || (was.ss_flags & SS_DISABLE) == 0) return;
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(kBytes);
+    const stack_t own{.ss_sp = bytes_.get(), .ss_flags = 0, .ss_size = kBytes};
+    (void)::sigaltstack(&own, nullptr);
+  }
+  ~SignalStack() {
+    if (bytes_ == nullptr) return;
+    const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
+    (void)::sigaltstack(&none, nullptr);
+  }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+
+ private:
+  // The registers of AVX-512 and AMX take 11 KB of it.
+  static constexpr std::size_t kBytes = std::size_t{64} << 10;
+  std::unique_ptr<std::byte[]> bytes_;
+};
+
 // The instruction, or abort, raises the signal again after this returns, for the former handler.
 void report(int number, siginfo_t*, void*) {
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     if (kSignals[i].number != number) continue;
-    if (const CallPlace* place = current; place != nullptr) {
-      while (is_reported.test_and_set()) ::pause();
-      Line line;
-      line << "\nerror: [plugin] " << place->plugin << ": " << place->function << " of op "
-           << place->op << " crashed with " << kSignals[i].name;
-      if (!place->node.empty()) line << " in node " << place->node;
-      line << "; the process ends\n";
-      line.write();
-    }
+    if (current != nullptr) report_end(*current, " crashed with ", kSignals[i].name);
     (void)::sigaction(number, &before[i], nullptr);
     if (number == SIGABRT) (void)::raise(number);
     return;
@@ -68,6 +104,7 @@ void report(int number, siginfo_t*, void*) {
 }  // namespace
 
 const CallPlace* enter_plugin(const CallPlace* place) {
+  static thread_local const SignalStack stack;
   const CallPlace* was = current;
   current = place;
   return was;
@@ -82,6 +119,7 @@ void report_crashes() {
     (void)::sigemptyset(&action.sa_mask);
     for (std::size_t i = 0; i < kSignals.size(); ++i)
       (void)::sigaction(kSignals[i].number, &action, &before[i]);
+    (void)std::atexit(report_exit);
   });
 }
 

@@ -246,15 +246,18 @@ TEST(PluginRun, TrainsOnSeveralRanks) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
-TEST(PluginRun, NamesPluginOpAndNodeOfACrash) {
-  const TemporaryDirectory folder;
-  const testing::Outcome outcome = testing::run_binary(arguments(folder.path(), "crashing"));
-  EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(
-      outcome.err,
-      HasSubstr(
-          "error: [plugin] model_ops.so: backward of op crashing crashed with "
-          "SIGSEGV in node layers.1.experts crashing_gradient backward_input; the process ends"));
+TEST(PluginRun, NamesPluginOpAndNodeOfWhatEndsTheProcess) {
+  for (const auto& [op, end] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"crashing", "crashed with SIGSEGV"},
+           {"overflowing", "crashed with SIGSEGV"},
+           {"exiting", "called exit"}}) {
+    const TemporaryDirectory folder;
+    const testing::Outcome outcome = testing::run_binary(arguments(folder.path(), op));
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_THAT(outcome.err, HasSubstr("error: [plugin] model_ops.so: backward of op " + op + " " +
+                                       end + " in node layers.1.experts " + op +
+                                       "_gradient backward_input; the process ends\n"));
+  }
 }
 
 TEST(PluginRun, NamesPluginOpAndNodeOfAFailure) {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/error.h"
@@ -33,8 +34,8 @@ void on_fault(int number, siginfo_t* info, void*) {
   (void)std::signal(number, SIG_DFL);  // the instruction raises it again
 }
 
-// The signals that plugin/crash.h reports in a run: here the parent does.
-void set_signals(Reporter& reporter) {
+// The signals and exits that plugin/crash.h reports in a run: here the parent does.
+void set_handlers(Reporter& reporter) {
   reporter_of_signals = &reporter;
   for (const int number : {SIGBUS, SIGFPE, SIGILL, SIGABRT}) (void)std::signal(number, SIG_DFL);
   struct sigaction action {};
@@ -42,6 +43,7 @@ void set_signals(Reporter& reporter) {
   action.sa_flags = SA_SIGINFO;
   (void)::sigemptyset(&action.sa_mask);
   (void)::sigaction(SIGSEGV, &action, nullptr);
+  (void)::on_exit([](int code, void*) { ::_exit(code); }, nullptr);
 }
 
 [[noreturn]] void run_child(int pipe, const std::function<void(Reporter&)>& body) {
@@ -49,7 +51,7 @@ void set_signals(Reporter& reporter) {
   const rlimit no_core{0, 0};
   (void)::setrlimit(RLIMIT_CORE, &no_core);
   Reporter reporter(pipe);
-  set_signals(reporter);
+  set_handlers(reporter);
   try {
     body(reporter);
   } catch (const std::exception& error) {

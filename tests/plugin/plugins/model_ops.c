@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ops with the signatures of a model's own, ops that fail within a model, and kernels for ops of the engine. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "anabatic/plugin.h"
@@ -122,6 +123,28 @@ static int32_t crash(const anabatic_call* call) {
   return 0;
 }
 
+/* Deeper than any stack. Its buffer keeps compilers from making it a loop. */
+static int64_t overflow(int64_t depth) {
+  volatile char buffer[1024];
+  buffer[depth % 1024] = (char)depth;
+  return depth == INT64_MAX ? buffer[0] : overflow(depth + 1) + buffer[depth % 1024];
+}
+
+static void overflow_rows(void* data, int64_t begin, int64_t end) {
+  (void)data, (void)end;
+  (void)overflow(begin);
+}
+
+static int32_t overflow_stack(const anabatic_call* call) {
+  call->host->parallel_for(call->host, elements(call->inputs[0]), 256, overflow_rows, 0);
+  return 0;
+}
+
+static int32_t end_process(const anabatic_call* call) {
+  (void)call;
+  exit(0);
+}
+
 static int32_t refuse(const anabatic_call* call) { return call->host->fail(call->host, "not today"); }
 
 #define FLOATS (1u << ANABATIC_F32 | 1u << ANABATIC_BF16)
@@ -153,6 +176,10 @@ static const anabatic_op kOps[] = {
      .outputs = kColumn, .forward = swiglu, .backward = swiglu_backward},
     {.size = sizeof(anabatic_op), .name = "crashing", .num_inputs = 2, .num_outputs = 1, .inputs = kGateUp,
      .outputs = kY, .forward = swiglu, .backward = crash},
+    {.size = sizeof(anabatic_op), .name = "overflowing", .num_inputs = 2, .num_outputs = 1, .inputs = kGateUp,
+     .outputs = kY, .forward = swiglu, .backward = overflow_stack},
+    {.size = sizeof(anabatic_op), .name = "exiting", .num_inputs = 2, .num_outputs = 1, .inputs = kGateUp,
+     .outputs = kY, .forward = swiglu, .backward = end_process},
     {.size = sizeof(anabatic_op), .name = "failing", .num_inputs = 2, .num_outputs = 1, .inputs = kGateUp,
      .outputs = kY, .forward = refuse, .backward = swiglu_backward},
 };
