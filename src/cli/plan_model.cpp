@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "comm/methods.h"
 #include "comm/mpi_world.h"
@@ -229,6 +230,7 @@ train::SettingsFound find_settings(const train::RunConfig& asked, std::int64_t b
     if (!train::problems_of(run).empty()) return trial;
     run.memory.budget = budget_bytes;
     run.memory.plan.clear();
+    const LogScope silence([](Severity, const std::string&) {});
     const plan::Outcome<ModelPlan> plan = plan_model(run, false);
     if (!plan) return trial;
     trial.peak_bytes = plan->memory.peak_bytes;

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/table.h"
 
 namespace anabatic::plugin {
@@ -38,6 +39,21 @@ const PluginOp* PluginSet::find(std::string_view op) const {
     for (const PluginOp& one : plugin->ops())
       if (one.name() == op) return &one;
   return nullptr;
+}
+
+void PluginSet::warn_of_idle_kernels(std::span<const ir::Graph* const> graphs) const {
+  for (const Plugin* plugin : plugins_)
+    for (const PluginKernel& kernel : plugin->kernels()) {
+      const auto has_op = [&](const ir::Graph* graph) {
+        return std::ranges::any_of(
+            graph->nodes, [&](const ir::Node& node) { return node.op->name == kernel.op(); });
+      };
+      if (std::ranges::none_of(graphs, has_op))
+        log_warning(
+            "[plugin] {}: no op of this run is `{}`, so the kernel {} is never asked; "
+            "--compiler.dump DIR writes the ops of a step",
+            plugin->file(), kernel.op(), kernel.name());
+    }
 }
 
 const ir::OpSchema* PluginSet::schema(std::string_view name) const {

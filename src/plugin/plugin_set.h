@@ -23,6 +23,9 @@ class PluginSet {
   const std::vector<const Plugin*>& plugins() const { return plugins_; }
   const PluginOp* find(std::string_view op) const;  // null: no plugin has it
 
+  // Warns of each kernel whose op none of the graphs has: it is never asked.
+  void warn_of_idle_kernels(std::span<const ir::Graph* const> graphs) const;
+
   // Ours, then those of the plugins. Valid as long as the set.
   ir::FindOp find_op() const;
   // Those of the plugins, then ours: a kernel was loaded to be used. What it refuses is ours.

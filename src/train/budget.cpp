@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/largest_consumers.h"
+#include "plugin/plugin_set.h"
 #include "train/plan_file.h"
 #include "train/swap_tier.h"
 
@@ -243,6 +244,12 @@ plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::Model
   return result;
 }
 
+void warn_of_idle_kernels(const RunConfig& run, const RunPlan& plan) {
+  std::vector<const ir::Graph*> graphs{&plan.training.graph};
+  if (plan.evaluation) graphs.push_back(&plan.evaluation->graph);
+  plugin::plugin_set(run.model.plugins).warn_of_idle_kernels(graphs);
+}
+
 }  // namespace
 
 plan::Outcome<BudgetedRun> plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
@@ -252,6 +259,7 @@ plan::Outcome<BudgetedRun> plan_as_asked(const RunConfig& run, const model::Mode
   if (result && (!run.compiler.dump.empty() || run.compiler.explain_dispatch))
     (void)plan_run(run, config, machine.device, machine.efficiency,
                    {.replay = &result->plan.training.memory.decisions});
+  if (result) warn_of_idle_kernels(run, result->plan);
   return result;
 }
 

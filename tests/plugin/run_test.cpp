@@ -24,6 +24,7 @@ using testing::checkpoint_bytes;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using testing::json_lines;
+using ::testing::Not;
 using testing::parity_bounds;
 using testing::TemporaryDirectory;
 using testing::tiny_run;
@@ -258,6 +259,19 @@ TEST(PluginRun, NamesPluginOpAndNodeOfWhatEndsTheProcess) {
                                        end + " in node layers.1.experts " + op +
                                        "_gradient backward_input; the process ends\n"));
   }
+}
+
+TEST(PluginRun, WarnsOfAKernelThatIsNeverAsked) {
+  const TemporaryDirectory folder;
+  std::vector<std::string> words = arguments(folder.path(), "my_swiglu");
+  words[0] = "plan";
+  words.resize(words.size() - 2);  // without model.replace
+  constexpr const char* kWarning =
+      "[plugin] model_ops.so: no op of this run is `activation`, so the kernel "
+      "plugin:my_activation is never asked; --compiler.dump DIR writes the ops of a step\n";
+  EXPECT_THAT(testing::run_binary(words).err, HasSubstr(kWarning));
+  words.insert(words.end(), {"--fusions.fuse_activation", "off"});
+  EXPECT_THAT(testing::run_binary(words).err, Not(HasSubstr("is never asked")));
 }
 
 TEST(PluginRun, NamesPluginOpAndNodeOfAFailure) {
