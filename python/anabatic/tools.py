@@ -32,7 +32,7 @@ def info(path: Path) -> dict[str, Any]:
 
 def load_plugin(path: Path) -> dict[str, Any]:
     """Loads and checks a plugin; a dict of its ops and kernels. A run uses it by its keys: {"plugins": [path], "model.replace": [...]}."""
-    found = info(path)
+    found = info(path) if os.fspath(path).endswith(".so") else {}
     if "plugin" not in found:
         raise InvalidArgument(f"[plugin] expected a shared library, got {os.fspath(path)}")
     return found

@@ -13,7 +13,6 @@
 #include "cli/new_op/embedded_file.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
-#include "ops/table.h"
 #include "plugin/plugin_op.h"
 
 namespace anabatic::cli {
@@ -39,8 +38,8 @@ std::string name_of(const Invocation& invocation) {
                    "[new-op] NAME: expected lower case letters, digits and _, not beginning with a "
                    "digit and at most 64, got '{}'",
                    name);
-  ANABATIC_REQUIRE(ops::find_op(name) == nullptr,
-                   "[new-op] NAME: expected a new name, but the engine has an op {}", name);
+  const std::string meaning = plugin::meaning_in_engine(name);
+  ANABATIC_REQUIRE(meaning.empty(), "[new-op] NAME: expected a new name: {}", meaning);
   return name;
 }
 

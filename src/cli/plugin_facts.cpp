@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/plugin_facts.h"
 
+#include <fmt/ranges.h>
+
 #include <filesystem>
+#include <vector>
 
 #include "cli/standard_output.h"
 #include "plugin/plugin.h"
@@ -12,26 +15,36 @@ namespace {
 
 constexpr const char* kKindNames[] = {"activation", "weight", "index", "constant"};
 
+std::vector<std::string> dtypes_of(const plugin::OperandSpec& operand) {
+  std::vector<std::string> dtypes;
+  for (const DType dtype : plugin::kPluginDTypes)
+    if (operand.takes(dtype)) dtypes.emplace_back(to_string(dtype));
+  return dtypes;
+}
+
 OrderedJson operands_json(const std::vector<plugin::OperandSpec>& operands) {
   OrderedJson list = OrderedJson::array();
   for (const plugin::OperandSpec& operand : operands) {
-    OrderedJson dtypes = OrderedJson::array();
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kInt32})
-      if (operand.takes(dtype)) dtypes.push_back(std::string(to_string(dtype)));
     OrderedJson json{{"name", operand.name},
                      {"kind", kKindNames[operand.kind]},
                      {"shape", operand.shape},
-                     {"dtypes", std::move(dtypes)}};
+                     {"dtypes", dtypes_of(operand)}};
     if (!operand.below.empty()) json["below"] = operand.below;
     list.push_back(std::move(json));
   }
   return list;
 }
 
+void print_operands(const char* role, const std::vector<plugin::OperandSpec>& operands) {
+  for (const plugin::OperandSpec& operand : operands)
+    print_output("    {} {}: {} in {}\n", role, operand.name, kKindNames[operand.kind],
+                 fmt::join(dtypes_of(operand), ", "));
+}
+
 }  // namespace
 
 bool is_plugin(const std::string& path) {
-  return path.ends_with(".so") && std::filesystem::is_regular_file(path);
+  return path.ends_with(".so") && !std::filesystem::is_directory(path);
 }
 
 OrderedJson plugin_json(const std::string& path) {
@@ -58,6 +71,8 @@ void print_plugin(const std::string& path) {
     print_output("  op {} {}{}\n", op.name(), op.signature(),
                  op.has_gradient() ? "" : ", without a gradient");
     if (!op.summary().empty()) print_output("    {}\n", op.summary());
+    print_operands("input", op.inputs());
+    print_operands("output", op.outputs());
     for (const auto& [key, value] : op.defaults())
       print_output("    attribute {} = {}\n", key, spec::to_string(value));
   }

@@ -7,7 +7,7 @@
 
 namespace anabatic::cli {
 
-// Whether the path is that of a shared library.
+// Whether the path names a shared library, which need not be there.
 bool is_plugin(const std::string& path);
 
 // Loads it, and throws as plugin::load_plugin does.

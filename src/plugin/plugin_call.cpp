@@ -25,7 +25,7 @@ std::optional<std::int32_t> to_plugin_dtype(DType dtype) {
 }
 
 std::optional<DType> from_plugin_dtype(std::int32_t dtype) {
-  for (const DType known : {DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kInt32})
+  for (const DType known : kPluginDTypes)
     if (to_plugin_dtype(known) == dtype) return known;
   return std::nullopt;
 }

@@ -18,7 +18,9 @@ namespace anabatic::plugin {
 // The most operands of an op; a backward has those, the outputs and their gradients.
 inline constexpr int kMostInputs = 16, kMostOutputs = 8;
 
-// There are f32, bf16, f64 and i32; none for others.
+inline constexpr std::array kPluginDTypes{DType::kFloat32, DType::kBFloat16, DType::kFloat64,
+                                          DType::kInt32};
+// None for others.
 std::optional<std::int32_t> to_plugin_dtype(DType dtype);
 std::optional<DType> from_plugin_dtype(std::int32_t dtype);
 

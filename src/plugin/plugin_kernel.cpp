@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "ops/table.h"
 #include "plugin/plugin_attributes.h"
+#include "spec/activation.h"
 
 namespace anabatic::plugin {
 namespace {
@@ -15,6 +16,17 @@ namespace {
 void add_operands(PluginCall& call, const spec::Problem& problem) {
   for (const TensorType& type : problem.inputs) call.add_input(type, nullptr);
   for (const TensorType& type : problem.outputs) call.add_output(type, nullptr);
+}
+
+// What to write instead of an op that the engine does not have; empty: nobody knows.
+std::string hint_for(const std::string& op) {
+  for (const spec::ActivationRow& row : spec::activation_rows())
+    if (row.name == op)
+      return fmt::format(": it is the op activation with the attribute activation = \"{}\"", op);
+  std::vector<std::string> names;
+  for (const ir::OpSchema* known : ops::all_ops()) names.emplace_back(known->name);
+  const auto nearest = nearest_word(op, names);
+  return nearest ? fmt::format("; did you mean '{}'?", *nearest) : "";
 }
 
 }  // namespace
@@ -26,14 +38,9 @@ PluginKernel::PluginKernel(const anabatic_kernel* kernel, std::size_t bytes, std
                    "[plugin] {}: expected a name and an op for each kernel", file_);
   op_ = kernel_.op;
   name_ = fmt::format("plugin:{}", kernel_.name);
-  if (ops::find_op(op_) == nullptr) {
-    std::vector<std::string> names;
-    for (const ir::OpSchema* op : ops::all_ops()) names.emplace_back(op->name);
-    const auto nearest = nearest_word(op_, names);
-    throw InvalidArgument(
-        fmt::format("[plugin] {}: kernel {}: the engine has no op '{}'{}", file_, kernel_.name, op_,
-                    nearest ? fmt::format("; did you mean '{}'?", *nearest) : ""));
-  }
+  ANABATIC_REQUIRE(ops::find_op(op_) != nullptr,
+                   "[plugin] {}: kernel {}: the engine has no op '{}'{}", file_, kernel_.name, op_,
+                   hint_for(op_));
   ANABATIC_REQUIRE(kernel_.supports != nullptr && kernel_.run != nullptr,
                    "[plugin] {}: kernel {}: expected functions `supports` and `run`", file_,
                    kernel_.name);

@@ -10,6 +10,8 @@
 #include "base/text.h"
 #include "ops/table.h"
 #include "plugin/plugin_attributes.h"
+#include "plugin/table_row.h"
+#include "spec/activation.h"
 
 namespace anabatic::plugin {
 namespace {
@@ -52,7 +54,7 @@ std::string describe(const OperandSpec& operand) {
 
 std::string dtypes_of(std::uint32_t bits) {
   std::string text;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kInt32})
+  for (const DType dtype : kPluginDTypes)
     if ((bits >> *to_plugin_dtype(dtype) & 1) != 0)
       text += (text.empty() ? "" : " or ") + std::string(to_string(dtype));
   return text;
@@ -113,6 +115,13 @@ bool is_plugin_name(std::string_view text) {
          std::all_of(text.begin(), text.end(), fits);
 }
 
+std::string meaning_in_engine(std::string_view name) {
+  if (ops::find_op(name) != nullptr) return fmt::format("the engine has an op {}", name);
+  for (const spec::ActivationRow& row : spec::activation_rows())
+    if (row.name == name) return fmt::format("the engine calls an activation {}", name);
+  return "";
+}
+
 bool OperandSpec::takes(DType dtype) const {
   const auto of_plugin = to_plugin_dtype(dtype);
   return of_plugin && (dtypes >> *of_plugin & 1) != 0;
@@ -145,8 +154,9 @@ OperandSpec read_operand(const anabatic_operand* operand, std::string_view place
                                 : operand->kind == ANABATIC_CONSTANT ? ANABATIC_FLOATS | kIndexBit
                                                                      : ANABATIC_FLOATS;
   ANABATIC_REQUIRE(result.dtypes != 0 && (result.dtypes & ~allowed) == 0,
-                   "{}: {}: expected dtypes among {}, got the bits {:#x}", place, result.name,
-                   dtypes_of(allowed), result.dtypes);
+                   "{}: {}: expected dtypes among {}, got the bits {:#x}; one dtype alone is "
+                   "ANABATIC_DTYPE_BIT(ANABATIC_F32)",
+                   place, result.name, dtypes_of(allowed), result.dtypes);
   ANABATIC_REQUIRE(operand->shape != nullptr, "{}: {}: expected a shape such as \"R,F\", got none",
                    place, result.name);
   result.shape = split_shape(operand->shape);
@@ -168,16 +178,13 @@ OperandSpec read_operand(const anabatic_operand* operand, std::string_view place
 
 std::vector<OperandSpec> read_operands(const anabatic_operand* operands, std::int32_t count,
                                        std::string_view place, bool is_output) {
+  const TableWords words{.place = place,
+                         .rows = is_output ? "outputs" : "inputs",
+                         .type = "anabatic_operand",
+                         .count = is_output ? "num_outputs" : "num_inputs"};
   std::vector<OperandSpec> result;
-  const auto* bytes = reinterpret_cast<const std::byte*>(operands);
-  for (std::int32_t i = 0; i < count; ++i) {
-    const auto* operand = reinterpret_cast<const anabatic_operand*>(
-        bytes + std::size_t{operands->size} * static_cast<std::size_t>(i));
-    ANABATIC_REQUIRE(operand->size == operands->size && operand->size >= sizeof(anabatic_operand),
-                     "{}: expected operands of size {}, got {}", place, sizeof(anabatic_operand),
-                     operand->size);
-    result.push_back(read_operand(operand, place, is_output));
-  }
+  for (std::int32_t i = 0; i < count; ++i)
+    result.push_back(read_operand(table_row(operands, i, count, words), place, is_output));
   return result;
 }
 
@@ -192,7 +199,8 @@ PluginOp::PluginOp(const anabatic_op* op, std::size_t bytes, std::string file)
                    op_.name == nullptr ? "" : op_.name);
   name_ = op_.name;
   place += ": op " + name_;
-  ANABATIC_REQUIRE(ops::find_op(name_) == nullptr, "{}: the engine has an op of that name", place);
+  const std::string meaning = meaning_in_engine(name_);
+  ANABATIC_REQUIRE(meaning.empty(), "{}: expected a new name: {}", place, meaning);
   ANABATIC_REQUIRE(op_.num_inputs >= 1 && op_.num_inputs <= kMostInputs,
                    "{}: expected 1 to {} inputs, got {}", place, kMostInputs, op_.num_inputs);
   ANABATIC_REQUIRE(op_.num_outputs >= 1 && op_.num_outputs <= kMostOutputs,

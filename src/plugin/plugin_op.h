@@ -18,6 +18,9 @@ namespace anabatic::plugin {
 
 // Names of ops and operands: at most 64 lower case letters, digits and _, no digit first.
 bool is_plugin_name(std::string_view text);
+// What the engine has of a name that no op of a plugin may have therefore: an op or an activation.
+// Empty: nothing.
+std::string meaning_in_engine(std::string_view name);
 
 // An operand, copied and parsed.
 struct OperandSpec {

@@ -19,7 +19,7 @@ TEST(CheckOp, PassesOpsThatKeepToTheContract) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   EXPECT_EQ(outcome.out,
-            "relu2: 72 cases passed, 0 skipped\n"
+            "square_relu: 72 cases passed, 0 skipped\n"
             "my_swiglu: 72 cases passed, 0 skipped\n"
             "scaled_norm: 72 cases passed, 0 skipped\n"
             "pick_rows: 102 cases passed, 15 skipped\n"
@@ -118,8 +118,8 @@ TEST(CheckOp, RefusesWrongArguments) {
     return outcome.err;
   };
   const std::string good = kPlugins + "good.so", missing = kPlugins + "missing.so";
-  EXPECT_EQ(refusal({"check-op", good, "--op", "relu"}),
-            "error: [check-op] good.so has no op 'relu'; did you mean 'relu2'?\n");
+  EXPECT_EQ(refusal({"check-op", good, "--op", "pick_row"}),
+            "error: [check-op] good.so has no op 'pick_row'; did you mean 'pick_rows'?\n");
   EXPECT_EQ(refusal({"check-op", good, "--limit", "0"}),
             "error: [check-op] --limit: expected 1 to 86400 seconds, got 0\n");
   EXPECT_EQ(refusal({"check-op", missing}),

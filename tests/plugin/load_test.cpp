@@ -20,11 +20,22 @@ struct Broken {
 constexpr Broken kBroken[] = {
     {"abi", "it does not serve version 1 of the interface"},
     {"count", "anabatic_plugin gave the count -1"},
-    {"size", "anabatic_plugin: expected rows that begin with their size, at least 96, got 24"},
-    {"operand size", "op broken: expected operands of size 40, got 8"},
+    {"size",
+     "ops[0] has the size 24, expected at least 96: is `.size = sizeof(anabatic_op)` missing, or "
+     "the count 1 too large?"},
+    {"kernel size",
+     "kernels[0] has the size 0, expected at least 48: is `.size = sizeof(anabatic_kernel)` "
+     "missing, or the count 1 too large?"},
+    {"operand size",
+     "op broken: inputs[0] has the size 8, expected at least 40: is `.size = "
+     "sizeof(anabatic_operand)` missing, or num_inputs 1 too large?"},
+    {"operand count",
+     "op broken: outputs[1] has the size 1, expected 40: is `.size = sizeof(anabatic_operand)` "
+     "missing, or num_outputs 2 too large?"},
     {"no name", "expected op names of lower case letters, digits and _, got ''"},
     {"name", "expected op names of lower case letters, digits and _, got 'Relu2'"},
-    {"taken name", "op rms_norm: the engine has an op of that name"},
+    {"taken name", "op rms_norm: expected a new name: the engine has an op rms_norm"},
+    {"activation", "op swiglu: expected a new name: the engine calls an activation swiglu"},
     {"twice", "two ops are called broken"},
     {"operand name",
      "op broken: expected a name of lower case letters, digits and _ for each operand, got 'my x'"},
@@ -33,8 +44,12 @@ constexpr Broken kBroken[] = {
      "op broken: x: expected an activation, a weight, an index or a constant, got the kind 4"},
     {"output kind",
      "op broken: y: expected an activation or an index, as results are, got the kind 1"},
-    {"no dtype", "op broken: x: expected dtypes among f32 or bf16 or f64, got the bits 0x0"},
-    {"dtype", "op broken: x: expected dtypes among f32 or bf16 or f64, got the bits 0x8"},
+    {"no dtype",
+     "op broken: x: expected dtypes among f32 or bf16 or f64, got the bits 0x0; one dtype alone is "
+     "ANABATIC_DTYPE_BIT(ANABATIC_F32)"},
+    {"dtype",
+     "op broken: x: expected dtypes among f32 or bf16 or f64, got the bits 0x8; one dtype alone is "
+     "ANABATIC_DTYPE_BIT(ANABATIC_F32)"},
     {"no shape", "op broken: x: expected a shape such as \"R,F\", got none"},
     {"shape", "op broken: x: expected names or numbers between commas in its shape, got \"R,,F\""},
     {"shape word",
@@ -55,6 +70,9 @@ constexpr Broken kBroken[] = {
     {"reserved attribute", "op broken: attribute 'given' is the engine's"},
     {"kernel name", "expected a name and an op for each kernel"},
     {"kernel op", "kernel fast: the engine has no op 'rms_nrom'; did you mean 'rms_norm'?"},
+    {"kernel activation",
+     "kernel fast: the engine has no op 'swiglu': it is the op activation with the attribute "
+     "activation = \"swiglu\""},
     {"kernel run", "kernel fast: expected functions `supports` and `run`"},
 };
 
@@ -95,7 +113,7 @@ TEST(PluginLoad, NamesFilesThatAreNoPlugins) {
   EXPECT_EQ(message_of<InvalidArgument>(missing),
             "[plugin] expected a shared library, found no file " + missing);
   EXPECT_EQ(message_of<ResourceError>(source),
-            "[plugin] " + source + " cannot be loaded: " + source + ": invalid ELF header");
+            "[plugin] " + source + " cannot be loaded: invalid ELF header");
 }
 
 }  // namespace

@@ -78,7 +78,8 @@ TEST(NewOpRefuses, WhatIsNoNewName) {
            {"MyOp", "expected lower case letters, digits and _"},
            {"2fold", "got '2fold'"},
            {"../op", "got '../op'"},
-           {"rms_norm", "the engine has an op rms_norm"}}) {
+           {"rms_norm", "the engine has an op rms_norm"},
+           {"swiglu", "the engine calls an activation swiglu"}}) {
     const Outcome outcome = run_binary({"new-op", name, "--directory", directory});
     EXPECT_EQ(outcome.exit_code, 2) << name;
     EXPECT_THAT(outcome.err, HasSubstr(part));

@@ -34,6 +34,10 @@ class Plugin(unittest.TestCase):
     def test_refuses_what_is_no_plugin(self):
         with self.assertRaisesRegex(ab.InvalidArgument, "nothing.so is no plugin"):
             ab.load_plugin(PLUGINS / "nothing.so")
+        with self.assertRaisesRegex(ab.InvalidArgument, "expected a shared library, found no file .*missing.so"):
+            ab.load_plugin(PLUGINS / "missing.so")
+        with self.assertRaisesRegex(ab.InvalidArgument, "expected a shared library, got .*good.c"):
+            ab.load_plugin(PLUGINS / "good.c")
         with tempfile.TemporaryDirectory() as folder:
             settings = tiny.run_settings(folder) | {"plugins": [str(PLUGINS / "missing.so")]}
             with self.assertRaisesRegex(ab.InvalidArgument, "found no file .*missing.so"):

@@ -44,7 +44,7 @@ class Plugin(unittest.TestCase):
         for rows in (1, 37):
             self.expect_close(torch.ops.anabatic_plugin.my_swiglu, swiglu, [torch.randn(rows, 50), torch.randn(rows, 50)])
             self.expect_close(OPS["scaled_norm"], norm, [torch.randn(rows, 50), torch.rand(50)])
-        self.expect_close(OPS["relu2"], lambda x: functional.relu(x).square(), [torch.randn(4, 9)])
+        self.expect_close(OPS["square_relu"], lambda x: functional.relu(x).square(), [torch.randn(4, 9)])
 
     def test_attributes_are_keywords_with_defaults(self):
         x, weight = torch.randn(5, 8), torch.rand(8)

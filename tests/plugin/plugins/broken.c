@@ -10,7 +10,7 @@ static int32_t forward(const anabatic_call* call) {
   return 0;
 }
 
-static anabatic_operand input, output;
+static anabatic_operand input, output, outputs[2];
 static anabatic_op op, ops[2];
 static anabatic_kernel kernel;
 
@@ -41,9 +41,16 @@ ANABATIC_PLUGIN_EXPORT const anabatic_op* anabatic_plugin(uint32_t abi, int32_t*
   if (strcmp(table, "count") == 0) *count = -1;
   if (strcmp(table, "size") == 0) op.size = 24;
   if (strcmp(table, "operand size") == 0) input.size = 8;
+  if (strcmp(table, "operand count") == 0) {
+    outputs[0] = output;
+    outputs[1].size = 1;
+    op.outputs = outputs;
+    op.num_outputs = 2;
+  }
   if (strcmp(table, "no name") == 0) op.name = NULL;
   if (strcmp(table, "name") == 0) op.name = "Relu2";
   if (strcmp(table, "taken name") == 0) op.name = "rms_norm";
+  if (strcmp(table, "activation") == 0) op.name = "swiglu";
   if (strcmp(table, "twice") == 0) {
     ops[0] = ops[1] = op;
     *count = 2;
@@ -84,7 +91,9 @@ ANABATIC_PLUGIN_EXPORT const anabatic_kernel* anabatic_plugin_kernels(uint32_t a
   kernel = good;
   *count = 1;
   if (strcmp(table, "kernel name") == 0) kernel.name = "";
+  if (strcmp(table, "kernel size") == 0) kernel.size = 0;
   if (strcmp(table, "kernel op") == 0) kernel.op = "rms_nrom";
+  if (strcmp(table, "kernel activation") == 0) kernel.op = "swiglu";
   if (strcmp(table, "kernel run") == 0) kernel.run = NULL;
   return &kernel;
 }

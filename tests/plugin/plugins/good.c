@@ -41,27 +41,27 @@ static void each(const anabatic_call* call, int64_t count, int64_t grain, void (
 
 enum { kGrain = 256, kRows = 16 };
 
-/* relu2: y = max(x, 0)^2 */
-static void relu2_range(void* data, int64_t begin, int64_t end) {
+/* square_relu: y = max(x, 0)^2 */
+static void square_relu_range(void* data, int64_t begin, int64_t end) {
   const anabatic_call* call = data;
   for (int64_t i = begin; i < end; ++i) {
     const double x = get(call->inputs[0], i);
     set(call->outputs[0], i, x > 0 ? x * x : 0);
   }
 }
-static int32_t relu2(const anabatic_call* call) {
-  each(call, num_elements(call->inputs[0]), kGrain, relu2_range);
+static int32_t square_relu(const anabatic_call* call) {
+  each(call, num_elements(call->inputs[0]), kGrain, square_relu_range);
   return 0;
 }
-static void relu2_backward_range(void* data, int64_t begin, int64_t end) {
+static void square_relu_backward_range(void* data, int64_t begin, int64_t end) {
   const anabatic_call* call = data;
   for (int64_t i = begin; i < end; ++i) {
     const double x = get(call->inputs[0], i);
     set(call->outputs[0], i, x > 0 ? 2 * x * get(call->inputs[1], i) : 0);
   }
 }
-static int32_t relu2_backward(const anabatic_call* call) {
-  each(call, num_elements(call->inputs[0]), kGrain, relu2_backward_range);
+static int32_t square_relu_backward(const anabatic_call* call) {
+  each(call, num_elements(call->inputs[0]), kGrain, square_relu_backward_range);
   return 0;
 }
 
@@ -210,14 +210,14 @@ static const anabatic_operand kPicked[] = {OPERAND(ANABATIC_ACTIVATION, "y", "T,
 
 static const anabatic_op kOps[] = {
     {.size = sizeof(anabatic_op),
-     .name = "relu2",
+     .name = "square_relu",
      .summary = "The square of what is above zero.",
      .num_inputs = 1,
      .num_outputs = 1,
      .inputs = kX,
      .outputs = kY,
-     .forward = relu2,
-     .backward = relu2_backward},
+     .forward = square_relu,
+     .backward = square_relu_backward},
     {.size = sizeof(anabatic_op),
      .name = "my_swiglu",
      .summary = "The gate's SiLU times up.",
