@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/check/check_op.h"
 
+#include <fmt/ranges.h>
+
 #include "base/error.h"
-#include "base/text.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "plugin/plugin.h"
@@ -23,10 +24,8 @@ std::vector<const plugin::PluginOp*> ops_to_check(const plugin::Plugin& plugin,
   ANABATIC_REQUIRE(!names.empty(), "[check-op] {} has no ops; kernels are not checked",
                    plugin.file());
   if (!result.empty()) return result;
-  const auto nearest = nearest_word(invocation.value("--op"), names);
-  throw InvalidArgument(fmt::format("[check-op] {} has no op '{}'{}", plugin.file(),
-                                    invocation.value("--op"),
-                                    nearest ? fmt::format("; did you mean '{}'?", *nearest) : ""));
+  throw InvalidArgument(fmt::format("[check-op] {} has no op '{}'; it has {}", plugin.file(),
+                                    invocation.value("--op"), fmt::join(names, ", ")));
 }
 
 int run_check_op(const Invocation& invocation) {
@@ -40,7 +39,8 @@ int run_check_op(const Invocation& invocation) {
     flush_output();
     const auto report = plugin::check::check_op(*op, std::chrono::seconds(limit));
     print_output("{}\n", plugin::check::to_string(report, *op));
-    for (const std::string& failure : report.failures) print_output("  {}\n", failure);
+    for (const auto* lines : {&report.failures, &report.notes})
+      for (const std::string& line : *lines) print_output("  {}\n", line);
     num_failed += report.failures.empty() ? 0 : 1;
   }
   for (const plugin::PluginKernel& kernel : plugin.kernels())

@@ -23,24 +23,28 @@ TEST(CheckOp, PassesOpsThatKeepToTheContract) {
             "my_swiglu: 72 cases passed, 0 skipped\n"
             "scaled_norm: 72 cases passed, 0 skipped\n"
             "pick_rows: 102 cases passed, 15 skipped\n"
+            "  15 skipped, the first one (f64, R=0 F=0 T=0): infer refuses these types or sizes: "
+            "rows have no elements\n"
             "4 ops checked, 0 failed\n");
 }
 
 struct Fault {
   const char* counts;   // the op, and what its line says
   const char* message;  // after "[check-op] OP "
+  bool has_backward = false;
 };
 
 // Cases that pass have no element, or one where the fault needs several. The sizes are in their
 // order 7, 64, 1, 33, 0, 1000.
 constexpr Fault kFaults[] = {
     {"reads_over: 1 cases passed, 5 failed, 0 skipped",
-     "forward touches byte 28 of input 0, which has 28 (f32, N=7)"},
+     "forward touches byte 28 of input 0 (x), which has 28 (f32, N=7)"},
     {"reads_before: 1 cases passed, 5 failed, 0 skipped",
-     "forward touches memory 4 bytes before the begin of input 0 (f32, N=7)"},
+     "forward touches memory 4 bytes before the begin of input 0 (x) (f32, N=7)"},
     {"writes_over: 0 cases passed, 6 failed, 0 skipped",
-     "forward writes to byte 28 of output 0, which has 28 (f32, N=7)"},
-    {"writes_input: 1 cases passed, 5 failed, 0 skipped", "forward writes to input 0 (f32, N=7)"},
+     "forward writes to byte 28 of output 0 (y), which has 28 (f32, N=7)"},
+    {"writes_input: 1 cases passed, 5 failed, 0 skipped",
+     "forward writes to input 0 (x) (f32, N=7)"},
     {"leaves_last: 1 cases passed, 5 failed, 0 skipped",
      "forward does not write element 6 of output 0 (y) (f32, N=7)"},
     {"overruns_workspace: 0 cases passed, 6 failed, 0 skipped",
@@ -51,7 +55,10 @@ constexpr Fault kFaults[] = {
     {"keeps_state: 1 cases passed, 5 failed, 0 skipped",
      "forward gives other bits in a second call with the same inputs: element 0 of output 0 (y) is "
      "1, then 2 (f32, N=7)"},
-    {"crashes: 0 cases passed, 6 failed, 0 skipped", "backward uses a null pointer (f32, N=7)"},
+    {"crashes: 0 cases passed, 6 failed, 0 skipped",
+     "backward reads or writes near address 0: a null pointer, or one that a write past a local "
+     "array has changed (f32, N=7)",
+     true},
     {"divides: 0 cases passed, 6 failed, 0 skipped", "forward crashes with SIGFPE (f32, N=7)"},
     {"exits: 0 cases passed, 6 failed, 0 skipped",
      "forward ends the process with exit code 3 (f32, N=7)"},
@@ -63,20 +70,26 @@ constexpr Fault kFaults[] = {
     {"too_large: 0 cases passed, 6 failed, 0 skipped",
      "infer failed: [too_large] expected y [N] with 7 in dimension 0, got f32[8] (f32, N=7)"},
     {"refuses: 0 cases passed, 6 skipped",
-     "infer refuses every case, the first one: no size is right"},
+     "has no case to check\n  6 skipped, the first one (f32, N=7): infer refuses these types or "
+     "sizes: no size is right"},
     {"negative_cost: 1 cases passed, 5 failed, 0 skipped",
      "cost failed: [negative_cost] cost of faulty.so gave a negative number (f32, N=7)"},
     {"wrong_gradient: 1 cases passed, 5 failed, 0 skipped",
      "backward gives a gradient of x with the derivative -0.988843 in a random direction, finite "
-     "differences -0.494421: relative error 0.5 (f32, N=7)"},
+     "differences -0.494421: relative error 0.5 (f32, N=7)",
+     true},
     {"writes_absent: 1 cases passed, 5 failed, 0 skipped",
-     "backward uses a null pointer (f32, N=7; without the gradient of a)"},
+     "backward reads or writes near address 0: a null pointer, or one that a write past a local "
+     "array has changed (f32, N=7; without the gradient of a)",
+     true},
     {"needs_other: 1 cases passed, 5 failed, 0 skipped",
      "backward gives other bits than with all gradients: element 0 of output 1 (gradient of b) is "
-     "0.364277303, then 0 (f32, N=7; without the gradient of a)"},
+     "0.364277303, then 0 (f32, N=7; without the gradient of a)",
+     true},
     {"needs_both: 1 cases passed, 5 failed, 0 skipped",
      "backward gives another result than with zeros: element 0 of output 0 (gradient of x) is 0, "
-     "with zeros -1.01579; 6.6e-05 is allowed (f32, N=7; without the gradient of y)"},
+     "with zeros -1.01579; 6.6e-05 is allowed (f32, N=7; without the gradient of y)",
+     true},
     {"wrong_in_bf16: 7 cases passed, 5 failed, 0 skipped",
      "forward gives another result than in f32: element 0 of output 0 (y) is -0.225586, in f32 "
      "-0.451172; 0.055 is allowed (bf16, N=7)"},
@@ -92,8 +105,13 @@ TEST(CheckOp, NamesEachWayToBreakTheContract) {
     const Outcome outcome = check(op, op == "hangs" ? "1" : "60");
     EXPECT_EQ(outcome.exit_code, 1) << op;
     EXPECT_EQ(outcome.err, "") << op;
-    EXPECT_EQ(outcome.out, counts + "\n  [check-op] " + op + " " + fault.message +
-                               "\n1 ops checked, 1 failed\n");
+    const std::string note =
+        fault.has_backward ? ""
+                           : "  " + op +
+                                 " has no backward: gradients are not checked, and a model cannot "
+                                 "be trained with it\n";
+    EXPECT_EQ(outcome.out, counts + "\n  [check-op] " + op + " " + fault.message + "\n" + note +
+                               "1 ops checked, 1 failed\n");
   }
 }
 
@@ -118,8 +136,9 @@ TEST(CheckOp, RefusesWrongArguments) {
     return outcome.err;
   };
   const std::string good = kPlugins + "good.so", missing = kPlugins + "missing.so";
-  EXPECT_EQ(refusal({"check-op", good, "--op", "pick_row"}),
-            "error: [check-op] good.so has no op 'pick_row'; did you mean 'pick_rows'?\n");
+  EXPECT_EQ(refusal({"check-op", good, "--op", "nope"}),
+            "error: [check-op] good.so has no op 'nope'; it has square_relu, my_swiglu, "
+            "scaled_norm, pick_rows\n");
   EXPECT_EQ(refusal({"check-op", good, "--limit", "0"}),
             "error: [check-op] --limit: expected 1 to 86400 seconds, got 0\n");
   EXPECT_EQ(refusal({"check-op", missing}),

@@ -15,14 +15,15 @@ namespace anabatic::plugin::check {
 OpReport check_op(const PluginOp& op, std::chrono::seconds limit) {
   OpReport report;
   std::set<std::pair<std::string, std::string>> kinds;
-  std::string why_skipped;
+  std::string first_skipped;
   for (const Case& one : cases_of(op)) {
     const Outcome outcome =
         run_in_child(limit, [&](Reporter& reporter) { check_case(op, one, reporter); });
     if (outcome.result == Outcome::Result::kPassed) ++report.num_passed;
     if (outcome.result == Outcome::Result::kSkipped) {
       ++report.num_skipped;
-      if (why_skipped.empty()) why_skipped = outcome.text;
+      if (first_skipped.empty())
+        first_skipped = fmt::format("({}): {}", to_string(one, op), outcome.text);
     }
     if (outcome.result != Outcome::Result::kFailed) continue;
     ++report.num_failed;
@@ -33,8 +34,14 @@ OpReport check_op(const PluginOp& op, std::chrono::seconds limit) {
     if (outcome.kind == "timeout") break;
   }
   if (report.num_passed + report.num_failed == 0)
-    report.failures.push_back(fmt::format(
-        "[check-op] {} infer refuses every case, the first one: {}", op.name(), why_skipped));
+    report.failures.push_back(fmt::format("[check-op] {} has no case to check", op.name()));
+  if (report.num_skipped > 0)
+    report.notes.push_back(
+        fmt::format("{} skipped, the first one {}", report.num_skipped, first_skipped));
+  if (!op.has_gradient())
+    report.notes.push_back(fmt::format(
+        "{} has no backward: gradients are not checked, and a model cannot be trained with it",
+        op.name()));
   return report;
 }
 

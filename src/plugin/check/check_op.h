@@ -14,6 +14,8 @@ struct OpReport {
   int num_passed = 0, num_failed = 0, num_skipped = 0;  // cases
   // The first of each kind: "[check-op] relu2 forward writes to input 0 (f32, R=7)".
   std::vector<std::string> failures{};
+  // What was not checked, and why: "3 skipped, the first one (f32, N=0): ...".
+  std::vector<std::string> notes{};
 };
 
 // Each case runs in a child for at most `limit`. One that takes longer is the last. Finite

@@ -45,7 +45,8 @@ std::vector<TensorType> Caller::infer(const Operands& inputs) {
     for (const TensorType& type : types) call.add_input(type, nullptr);
     for (std::size_t i = 0; i < op_.outputs().size(); ++i) call.add_untyped_output();
     if (call.run(op_.raw().infer) != 0 || !call.failure().empty())
-      reporter_.skip(call.failure().empty() ? "it gives no reason" : call.failure());
+      reporter_.skip(fmt::format("infer refuses these types or sizes: {}",
+                                 call.failure().empty() ? "it gives no reason" : call.failure()));
   }
   std::vector<TensorType> outputs = op_.infer(types, {});
   for (const TensorType& output : outputs)
@@ -84,7 +85,7 @@ Operands Caller::run(Function function, const Operands& inputs, Operands outputs
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     std::byte* data = nullptr;
     if (inputs[i].is_given) {
-      data = guard(inputs[i].type.num_bytes(), fmt::format("input {}", i), 1);
+      data = guard(inputs[i].type.num_bytes(), fmt::format("input {} ({})", i, inputs[i].name), 1);
       std::copy(inputs[i].bytes.begin(), inputs[i].bytes.end(), data);
       memory.back().make_read_only();
     }
@@ -92,8 +93,10 @@ Operands Caller::run(Function function, const Operands& inputs, Operands outputs
   }
   std::vector<const std::byte*> places;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const std::int64_t bytes = outputs[i].type.num_bytes();
-    std::byte* data = outputs[i].is_given ? guard(bytes, fmt::format("output {}", i), 1) : nullptr;
+    std::byte* data = nullptr;
+    if (outputs[i].is_given)
+      data =
+          guard(outputs[i].type.num_bytes(), fmt::format("output {} ({})", i, outputs[i].name), 1);
     call.add_output(outputs[i].type, data);
     places.push_back(data);
   }

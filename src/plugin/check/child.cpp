@@ -158,7 +158,8 @@ void Reporter::fail_at(const void* address) {
     fail_with("writes", FMT_STRING("writes to {}"), one.name);
   }
   if (reinterpret_cast<std::uintptr_t>(address) < kNullBytes)
-    fail_with("crash", FMT_STRING("uses a null pointer"));
+    fail_with("crash", FMT_STRING("reads or writes near address 0: a null pointer, or one that a "
+                                  "write past a local array has changed"));
   fail_with("crash", FMT_STRING("touches the address {}, which is not in an operand"), address);
   ::_exit(1);
 }

@@ -11,7 +11,7 @@
 
 namespace anabatic::plugin::check {
 
-// The memory of an operand, and what reports call it: "input 0".
+// The memory of an operand, and what reports call it: "input 0 (x)".
 struct Watched {
   const GuardedMemory* memory = nullptr;
   std::string name{};
