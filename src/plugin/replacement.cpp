@@ -24,7 +24,10 @@ Replacement parse_replacement(const std::string& text) {
   for (const auto& entry : node) {
     const auto key = entry.first.as<std::string>();
     const auto field = fields.find(key);
-    ANABATIC_REQUIRE(field != fields.end(), "expected {}, got the key '{}'", kForm, key);
+    ANABATIC_REQUIRE(field != fields.end(),
+                     "expected {}, got the key '{}'; attributes of your op have the defaults of "
+                     "its table",
+                     kForm, key);
     ANABATIC_REQUIRE(entry.second.IsScalar() && !entry.second.Scalar().empty(),
                      "expected {}, got no word for '{}'", kForm, key);
     ANABATIC_REQUIRE(field->second->empty(), "expected {}, got '{}' twice", kForm, key);

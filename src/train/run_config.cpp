@@ -440,7 +440,13 @@ const ConfigKey* find_key(std::string_view name) {
   return nullptr;
 }
 
+std::string one_map(const ConfigKey& key) {
+  return fmt::format("{}: expected a list, got one map; put it in [ ]", key.name);
+}
+
 std::string unknown_key(const std::string& name) {
+  for (const ConfigKey& key : config_keys())
+    if (key.takes_maps && name.starts_with(key.name + ".")) return one_map(key);
   std::vector<std::string> names;
   for (const ConfigKey& key : config_keys()) names.push_back(key.name);
   if (name.starts_with("fusions.")) {
@@ -458,7 +464,8 @@ void apply(RunConfig& config, const std::string& name, Values values,
            std::vector<std::string>& problems) {
   const ConfigKey* key = find_key(name);
   if (key == nullptr) {
-    problems.push_back(unknown_key(name));
+    const std::string problem = unknown_key(name);
+    if (std::ranges::find(problems, problem) == problems.end()) problems.push_back(problem);
     return;
   }
   try {
@@ -495,9 +502,10 @@ void apply_node(RunConfig& config, const YAML::Node& node, const std::string& na
   if (node.IsNull() && may_hold_keys) return;  // a section whose keys are all left out
   if (node.IsMap()) {
     if (!may_hold_keys) {
-      problems.push_back(find_key(name) != nullptr
-                             ? fmt::format("{}: expected a value, got a map", name)
-                             : unknown_key(name));
+      const ConfigKey* key = find_key(name);
+      problems.push_back(key == nullptr    ? unknown_key(name)
+                         : key->takes_maps ? one_map(*key)
+                                           : fmt::format("{}: expected a value, got a map", name));
       return;
     }
     std::set<std::string> seen;

@@ -44,6 +44,10 @@ class Plugin(unittest.TestCase):
                 ab.Training(settings)
             with self.assertRaisesRegex(ab.InvalidArgument, "model.replace: expected {segment: mlp, op: swiglu, with: my_swiglu}"):
                 ab.Training(settings | {"model.replace": [{"segment": "experts", "op": "swiglu"}]})
+            with self.assertRaisesRegex(ab.InvalidArgument, r"model.replace: expected a list, got one map; put it in \[ \]$"):
+                ab.Training(settings | {"model.replace": REPLACE})
+            with self.assertRaisesRegex(ab.InvalidArgument, "got the key 'scale'; attributes of your op have the defaults of its table"):
+                ab.Training(settings | {"model.replace": [REPLACE | {"scale": "2"}]})
 
 
 if __name__ == "__main__":

@@ -114,6 +114,8 @@ TEST(RunConfig, TakesEmptySectionsAndRejectsWhatIsNoConfig) {
   EXPECT_THAT(message("train:\n  steps: 3\n  steps: 4\n"), HasSubstr("train.steps: given twice"));
   EXPECT_THAT(message("train: {steps: {a: 1}}"),
               HasSubstr("train.steps: expected a value, got a map"));
+  EXPECT_THAT(message("model: {replace: {segment: mlp, op: swiglu, with: my_swiglu}}"),
+              HasSubstr("model.replace: expected a list, got one map; put it in [ ]"));
   EXPECT_THAT(message("sections: {a: {b: {c: 1}}}"), HasSubstr("sections: unknown key"));
   EXPECT_THAT(message("train: {steps: }"), HasSubstr("train.steps: expected a value"));
   EXPECT_THAT(message("train: {seed: 99999999999999999999}"), HasSubstr("train.seed: expected an"));
