@@ -87,8 +87,10 @@ class Plugin(unittest.TestCase):
         x = torch.randn(4, 6)
         with self.assertRaisesRegex(ab.InvalidArgument, r"\[my_swiglu\] expected up \[R,F\] with 6 in dimension 1"):
             OPS["my_swiglu"](x, x[:, :3])
-        with self.assertRaisesRegex(ab.InvalidArgument, r"\[my_swiglu\] gate: expected float32, bfloat16, int32 or int64, got float16"):
+        with self.assertRaisesRegex(ab.InvalidArgument, r"\[my_swiglu\] gate: expected float32 or bfloat16, got float16"):
             OPS["my_swiglu"](x.half(), x.half())
+        with self.assertRaisesRegex(ab.InvalidArgument, r"\[pick_rows\] index: expected int32 or int64, got int16"):
+            OPS["pick_rows"](x, torch.zeros(3, dtype=torch.int16))
         with self.assertRaisesRegex(ab.Unsupported, "expected a dense tensor on the CPU"):
             OPS["my_swiglu"](x.to_sparse(), x)
         leaf = x.clone().requires_grad_()

@@ -11,7 +11,7 @@ import torch
 
 from ..errors import InvalidArgument, Unsupported
 from ..tools import load_plugin as _load
-from ._register import _DTYPES, _HOST, _ROWS, Op, Spec, _signature, register
+from ._register import _DTYPES, _HOST, _ROWS, Op, Spec, _dtype, _signature, register
 
 _LIBRARY = torch.library.Library("anabatic_plugin", "DEF")  # noqa: TOR901
 _TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
@@ -40,10 +40,7 @@ class _Outputs:
     def __call__(self, *arguments: Any) -> list[Spec]:
         tensors, attributes = arguments[:len(self.names)], arguments[len(self.names):]
         assert self.op is not None
-        dtypes = [_DTYPES.get(tensor.dtype, "") for tensor in tensors]
-        for name, dtype, tensor in zip(self.names, dtypes, tensors):
-            if not dtype:
-                raise InvalidArgument(f"[{self.op.name}] {name}: expected float32, bfloat16, int32 or int64, got {tensor.dtype}".replace("torch.", ""))
+        dtypes = [_dtype(self.op, name, tensor) for name, tensor in zip(self.names, tensors)]
         rows = next((tensor.shape[0] for name, tensor in zip(self.names, tensors) if name in self.rows and tensor.dim()), None)
         if rows is None or isinstance(rows, int):
             shapes = [tuple(map(int, tensor.shape)) for tensor in tensors]
@@ -72,6 +69,7 @@ def _make(op: dict[str, Any]) -> Callable[..., Any]:
     outputs.op = row
     call = register(_LIBRARY, row)
     floats = [place for place, one in enumerate(inputs) if one["kind"] != "index"]
+    wanted = [(torch.int32, torch.int64) if one["dtypes"] == ["i32"] else (torch.float32, torch.bfloat16) for one in inputs]
 
     def function(*arguments: Any, **keywords: Any) -> Any:
         tensors = arguments[:len(names)]
@@ -80,6 +78,9 @@ def _make(op: dict[str, Any]) -> Callable[..., Any]:
         for place, tensor in enumerate(tensors):
             if not tensor.is_cpu or tensor.layout is not torch.strided:
                 raise Unsupported(f"[{name}] {names[place]}: expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
+            if tensor.dtype not in wanted[place]:
+                names_of_dtypes = " or ".join(map(str, wanted[place]))
+                raise InvalidArgument(f"[{name}] {names[place]}: expected {names_of_dtypes}, got {tensor.dtype}".replace("torch.", ""))
             if torch.is_grad_enabled() and tensor.requires_grad and place in floats:
                 if not op["has_gradient"]:
                     raise Unsupported(f"[{name}] {names[place]} requires a gradient, which this operator does not have")
@@ -99,7 +100,8 @@ def _make(op: dict[str, Any]) -> Callable[..., Any]:
 def load_plugin(path: str | os.PathLike[str]) -> dict[str, Callable[..., Any]]:
     """Loads a plugin and makes torch.ops.anabatic_plugin.NAME of each of its operators; those by name.
 
-    A weight's gradient has the weight's dtype. Loading a file twice gives what the first time gave.
+    A weight's gradient has the weight's dtype. Kernels of the plugin serve anabatic.torch.ops; a plugin of kernels alone has
+    no operators. Loading a file twice gives what the first time gave.
     """
     facts = _load(path)
     file = facts["plugin"]
