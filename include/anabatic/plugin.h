@@ -3,10 +3,11 @@
  * alike. C99.
  *
  *   static int32_t forward(const anabatic_call* call) { ... return 0; }
- *   static const anabatic_operand kInputs[] = {{sizeof(anabatic_operand), ANABATIC_ACTIVATION, "x",
- * "R,F", ...}}; static const anabatic_op kOps[] = {{.size = sizeof(anabatic_op), .name = "my_op",
- * .inputs = kInputs, ...}}; ANABATIC_PLUGIN_EXPORT const anabatic_op* anabatic_plugin(uint32_t abi,
- * int32_t* count) { ... }
+ *   static const anabatic_operand kInputs[] = {
+ *       {sizeof(anabatic_operand), ANABATIC_ACTIVATION, "x", "R,F", ANABATIC_FLOATS, NULL}};
+ *   static const anabatic_op kOps[] = {
+ *       {.size = sizeof(anabatic_op), .name = "my_op", .inputs = kInputs, ...}};
+ *   const anabatic_op* anabatic_plugin(uint32_t abi, int32_t* count) { ... return kOps; }
  *
  * Every struct begins with its size, so that later versions can add fields at the end. The elements
  * of an array have one size. `anabatic new-op NAME` writes a project that works;
@@ -81,7 +82,9 @@ typedef struct anabatic_operand {
   /* "R,F": dimensions by name or number, separated by commas; "" is a scalar. One name has one size
    * in a call, which the engine checks before it calls the plugin. */
   const char* shape;
-  uint32_t dtypes;   /* those that it may have: ANABATIC_FLOATS, or bits joined by | */
+  /* Those that it may have: ANABATIC_FLOATS, or bits joined by |. One dtype alone is
+   * ANABATIC_DTYPE_BIT(ANABATIC_F32), not ANABATIC_F32. */
+  uint32_t dtypes;
   const char* below; /* of an index: a dimension by name; values are in [0, its size). Else null. */
 } anabatic_operand;
 
@@ -115,9 +118,9 @@ typedef struct anabatic_op {
   /* Writes every element of the outputs. */
   int32_t (*forward)(const anabatic_call* call);
   /* Inputs: those of the op, its outputs if flags say so, and the gradient of each output. Outputs:
-   * the gradient of each input. The data of an output's gradient are null where it is zero. The
-   * data of an input's gradient are null where nobody asks for it, and that of an index or a
-   * constant always. Null: the op has no gradient. */
+   * the gradient of each input. The data of an output's gradient are null where it is zero, in ops
+   * of several outputs alone. The data of an input's gradient are null where nobody asks for it,
+   * and that of an index or a constant always. Null: the op has no gradient. */
   int32_t (*backward)(const anabatic_call* call);
   /* Bytes of workspace of the forward, or of the backward, for operands of these types. Null: none.
    */
@@ -129,13 +132,15 @@ typedef struct anabatic_op {
 
 /* A kernel for an operator that the engine has, such as "activation" or "rms_norm";
  * `anabatic plan --compiler.dump DIR` writes the ops of a model. Kernels of plugins are asked
- * before the engine's own. They see row-major operands of the four dtypes. */
+ * before the engine's own. They see row-major operands of the four dtypes, in the order of the
+ * dump. Their attributes are those in braces in the dump: one that a model does not need is
+ * absent. */
 typedef struct anabatic_kernel {
   uint32_t size;
   const char* op;
   const char* name; /* shown as plugin:NAME */
   /* 0 if it takes such a call; else fail with the reason, which `--compiler.explain_dispatch`
-   * shows. */
+   * shows. Attributes that it does not know are a reason. */
   int32_t (*supports)(const anabatic_call* call);
   int64_t (*workspace_bytes)(const anabatic_call* call); /* null: none */
   int32_t (*run)(const anabatic_call* call);
