@@ -150,7 +150,8 @@ class Values(unittest.TestCase):
     def test_every_operator_and_operand_with_a_gradient_has_a_case(self):
         found = {}
         for case in cases():
-            found[case.name] = max(found.get(case.name, 0), len(case.tensors))
+            name = case.name.split()[0]
+            found[name] = max(found.get(name, 0), len(case.tensors))
         self.assertEqual(found, {op.name: len(op.gradients) for op in ops.OPS})
 
     def test_equal_torch_in_double_within_the_bound_of_fp32(self):

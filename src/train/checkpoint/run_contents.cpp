@@ -12,6 +12,7 @@
 #include "io/gguf.h"
 #include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
+#include "plugin/plugin_set.h"
 #include "train/checkpoint/kept_batch.h"
 #include "train/model_session.h"
 #include "train/tokenize.h"
@@ -92,6 +93,7 @@ Json tokenizer_contents(const RunConfig& run) {
 // By file name: a build may lie elsewhere.
 Json plugin_contents(const std::vector<std::string>& plugins) {
   Json contents = Json::object();
+  (void)plugin::plugin_set(plugins);  // says what is no plugin
   for (const fs::path path : plugins) contents[path.filename().string()] = file_contents(path);
   return contents;
 }

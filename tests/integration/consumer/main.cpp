@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   config.model = {.path = argv[1], .init = anabatic::Config::Model::Init::kRandom};
   config.data.train = config.data.validation = {argv[2]};
   config.data.sequence_length = 16;
-  config.generate.max_new_tokens = 16;
+  config.generate.max_new_tokens = 48;  // which are not the same by chance
   config.optimizer.learning_rate = 0.01;
   config.optimizer.warmup_steps = 0;
   config.train.save_dtype = anabatic::Config::Train::SaveDtype::kFp32;
