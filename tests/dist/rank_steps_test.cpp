@@ -290,6 +290,7 @@ TEST(RankTraffic, MovesWhileOthersAreComputed) {
   const TemporaryDirectory folder;
   RunConfig run = run_of_closed_forms(folder);
   run.parallel.local_ranks = 2;
+  run.compiler.trivial_planners = false;  // which keep the order of the graph
   for (const std::int64_t micro_batches : {1, 2}) {
     run.train.gradient_accumulation_steps = micro_batches;
     const lower::Compiled training =
