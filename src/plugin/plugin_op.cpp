@@ -63,6 +63,7 @@ std::string dtypes_of(std::uint32_t bits) {
 // What a kernel of a plugin computes once: the attributes as text, and the types of the outputs,
 // which a backward may not read but whose gradients it sees.
 struct Prepared {
+  std::int64_t workspace_bytes = 0;  // of the plugin
   std::int32_t num_outputs = 0;
   std::array<anabatic_tensor, kMostOutputs> outputs{};
   const char* json() const { return reinterpret_cast<const char*>(this + 1); }
@@ -477,42 +478,49 @@ std::int64_t PluginOp::workspace_bytes(PluginCall& call, bool is_backward) const
   return bytes;
 }
 
-std::int64_t PluginOp::forward_workspace(const spec::Problem& problem) const {
-  const std::string json = to_json(with_defaults(defaults_, *problem.attributes, name_));
-  PluginCall call(place("workspace_bytes"), json.c_str(), nullptr);
-  for (const TensorType& type : problem.inputs) call.add_input(type, nullptr);
-  for (const TensorType& type : problem.outputs) call.add_output(type, nullptr);
-  return workspace_bytes(call, false);
-}
-
 std::vector<std::byte> PluginOp::prepare(const spec::Problem& problem) const {
   const spec::Attributes own = own_attributes(*problem.attributes);
-  return prepared_bytes(infer(problem.inputs.first(inputs_.size()), own),
-                        with_defaults(defaults_, own, name_));
+  std::vector<std::byte> bytes =
+      prepared_bytes(infer(problem.inputs.first(inputs_.size()), own),
+                     with_defaults(defaults_, own, fmt::format("[{}]", name_)));
+  auto& prepared = *reinterpret_cast<Prepared*>(bytes.data());
+  PluginCall call(place("workspace_bytes"), prepared.json(), nullptr);
+  const bool is_backward = text(problem.op) == gradient_name_;
+  std::vector<TensorView> inputs, outputs;
+  for (const TensorType& type : problem.inputs) inputs.push_back({.type = &type});
+  for (const TensorType& type : problem.outputs) outputs.push_back({.type = &type});
+  if (is_backward)
+    add_backward(call, inputs, outputs, *problem.attributes, &prepared, {});
+  else
+    add_forward(call, inputs, outputs);
+  prepared.workspace_bytes = workspace_bytes(call, is_backward);
+  return bytes;
+}
+
+std::int64_t PluginOp::forward_workspace(const spec::Problem& problem) const {
+  const std::vector<std::byte> bytes = prepare(problem);
+  return reinterpret_cast<const Prepared*>(bytes.data())->workspace_bytes;
 }
 
 // Where a call may add, its results come into the workspace first.
 std::int64_t PluginOp::backward_workspace(const spec::Problem& problem) const {
-  const std::vector<std::byte> bytes = prepare(problem);
-  const auto& prepared = *reinterpret_cast<const Prepared*>(bytes.data());
-  PluginCall call(place("workspace_bytes"), prepared.json(), nullptr);
-  std::vector<TensorView> inputs, outputs;
-  for (const TensorType& type : problem.inputs) inputs.push_back({.type = &type});
-  for (const TensorType& type : problem.outputs) outputs.push_back({.type = &type});
-  add_backward(call, inputs, outputs, *problem.attributes, &prepared, {});
-  std::int64_t result = aligned(workspace_bytes(call, true));
+  std::int64_t result = aligned(forward_workspace(problem));
   if (problem.may_add)
     for (const TensorType& type : problem.outputs) result += aligned(type.num_bytes());
   return result;
 }
 
+void PluginOp::add_forward(PluginCall& call, std::span<const TensorView> inputs,
+                           std::span<const TensorView> outputs) {
+  for (const TensorView& input : inputs) call.add_input(*input.type, input.data);
+  for (const TensorView& output : outputs) call.add_output(*output.type, output.data);
+}
+
 void PluginOp::forward(const kernels::Arguments& arguments) const {
   const auto& prepared = *static_cast<const Prepared*>(arguments.prepared);
   PluginCall call(place("forward", arguments.label), prepared.json(), arguments.launch.team);
-  for (const TensorView& input : arguments.inputs) call.add_input(*input.type, input.data);
-  for (const TensorView& output : arguments.outputs) call.add_output(*output.type, output.data);
-  const std::int64_t bytes = workspace_bytes(call, false);
-  call.set_workspace(arguments.workspace, bytes);
+  add_forward(call, arguments.inputs, arguments.outputs);
+  call.set_workspace(arguments.workspace, prepared.workspace_bytes);
   call.require(op_.forward);
 }
 
@@ -546,29 +554,19 @@ void PluginOp::add_backward(PluginCall& call, std::span<const TensorView> inputs
 void PluginOp::backward(const kernels::Arguments& arguments) const {
   const auto& prepared = *static_cast<const Prepared*>(arguments.prepared);
   std::array<std::byte*, kMostInputs> places{};
-  const std::span<std::byte*> of_outputs(places.data(), arguments.outputs.size());
   const auto adds = [&](std::size_t i) {
     return i < arguments.accumulate.size() && arguments.accumulate[i];
   };
-  const auto make_call = [&](auto&& body) {
-    PluginCall call(place("backward", arguments.label), prepared.json(), arguments.launch.team);
-    add_backward(call, arguments.inputs, arguments.outputs, *arguments.attributes, &prepared,
-                 of_outputs);
-    body(call);
-  };
-  for (std::size_t i = 0; i < arguments.outputs.size(); ++i) places[i] = arguments.outputs[i].data;
-  std::int64_t bytes = 0;
-  make_call([&](PluginCall& call) { bytes = workspace_bytes(call, true); });
-  std::byte* beyond = arguments.workspace + aligned(bytes);
+  std::byte* beyond = arguments.workspace + aligned(prepared.workspace_bytes);
   for (std::size_t i = 0; i < arguments.outputs.size(); ++i) {
-    if (!adds(i)) continue;
-    places[i] = beyond;
-    beyond += aligned(arguments.outputs[i].type->num_bytes());
+    places[i] = adds(i) ? beyond : arguments.outputs[i].data;
+    if (adds(i)) beyond += aligned(arguments.outputs[i].type->num_bytes());
   }
-  make_call([&](PluginCall& call) {
-    call.set_workspace(arguments.workspace, bytes);
-    call.require(op_.backward);
-  });
+  PluginCall call(place("backward", arguments.label), prepared.json(), arguments.launch.team);
+  add_backward(call, arguments.inputs, arguments.outputs, *arguments.attributes, &prepared,
+               std::span(places.data(), arguments.outputs.size()));
+  call.set_workspace(arguments.workspace, prepared.workspace_bytes);
+  call.require(op_.backward);
   for (std::size_t i = 0; i < arguments.outputs.size(); ++i) {
     if (!adds(i)) continue;
     const TensorView& output = arguments.outputs[i];

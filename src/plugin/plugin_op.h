@@ -85,6 +85,8 @@ class PluginOp {
 
  private:
   struct Sizes;
+  static void add_forward(PluginCall& call, std::span<const TensorView> inputs,
+                          std::span<const TensorView> outputs);
   // Adds the operands of a backward, from those of its node. Results come to `places` if it is not
   // empty.
   void add_backward(PluginCall& call, std::span<const TensorView> inputs,
