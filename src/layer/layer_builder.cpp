@@ -69,17 +69,26 @@ LayerBuilder::LayerBuilder(const LayerSignature& signature, bool in_double, ir::
 }
 
 const LayerTensor* LayerBuilder::find(std::string_view operand) const {
-  const auto found = std::ranges::find(signature_.inputs, operand, &LayerTensor::name);
-  return found == signature_.inputs.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(signature().inputs, operand, &LayerTensor::name);
+  return found == signature().inputs.end() ? nullptr : &*found;
+}
+
+ir::ValueId LayerBuilder::made_for(std::string_view operand) const {
+  if (part_ == nullptr) return ir::kNoValue;
+  return part_->operands[static_cast<std::size_t>(&at(operand) - signature().inputs.data())].value;
 }
 
 std::size_t LayerBuilder::index_of(std::string_view operand) const {
-  return static_cast<std::size_t>(&at(operand) - signature_.inputs.data());
+  const auto place = static_cast<std::size_t>(&at(operand) - signature().inputs.data());
+  if (part_ == nullptr) return place;
+  if (part_->operands[place].value != ir::kNoValue)
+    fail(fmt::format("expected {} to be an operand of the region, got a value in it", operand));
+  return part_->operands[place].input;
 }
 
 const LayerTensor& LayerBuilder::at(std::string_view operand) const {
   const LayerTensor* found = find(operand);
-  ANABATIC_CHECK(found != nullptr, "[{}] no operand '{}'", signature_.layer, operand);
+  ANABATIC_CHECK(found != nullptr, "[{}] no operand '{}'", signature().layer, operand);
   return *found;
 }
 
@@ -91,7 +100,7 @@ std::int64_t LayerBuilder::dim(std::string_view operand, std::int64_t axis) cons
 LayerDtype LayerBuilder::dtype(std::string_view operand) const { return at(operand).dtype; }
 
 void LayerBuilder::fail(const std::string& message) const {
-  throw InvalidArgument(fmt::format("[{}] {}", signature_.layer, message));
+  throw InvalidArgument(fmt::format("[{}] {}", signature().layer, message));
 }
 
 void LayerBuilder::same_dim(std::string_view a, std::int64_t axis_a, std::string_view b,
@@ -112,8 +121,8 @@ void LayerBuilder::same_dtype(std::string_view a, std::string_view b) const {
 }
 
 double LayerBuilder::number(std::string_view key, std::optional<double> fallback) const {
-  const auto found = signature_.attributes.find(std::string(key));
-  if (found == signature_.attributes.end()) {
+  const auto found = signature().attributes.find(std::string(key));
+  if (found == signature().attributes.end()) {
     if (!fallback) fail(fmt::format("expected attribute '{}', got none", key));
     return *fallback;
   }
@@ -125,8 +134,8 @@ double LayerBuilder::number(std::string_view key, std::optional<double> fallback
 
 std::int64_t LayerBuilder::integer(std::string_view key,
                                    std::optional<std::int64_t> fallback) const {
-  const auto found = signature_.attributes.find(std::string(key));
-  if (found == signature_.attributes.end()) {
+  const auto found = signature().attributes.find(std::string(key));
+  if (found == signature().attributes.end()) {
     if (!fallback) fail(fmt::format("expected attribute '{}', got none", key));
     return *fallback;
   }
@@ -137,26 +146,28 @@ std::int64_t LayerBuilder::integer(std::string_view key,
 }
 
 std::string LayerBuilder::word(std::string_view key, const std::string& fallback) const {
-  const auto found = signature_.attributes.find(std::string(key));
-  return found == signature_.attributes.end() ? fallback : found->second;
+  const auto found = signature().attributes.find(std::string(key));
+  return found == signature().attributes.end() ? fallback : found->second;
 }
 
 spec::Attributes LayerBuilder::activation() const {
   spec::Attributes attributes{{"activation", word("activation", "swiglu")}};
   for (const char* key : {"alpha", "limit"})
-    if (signature_.attributes.contains(key)) attributes[key] = number(key);
+    if (signature().attributes.contains(key)) attributes[key] = number(key);
   (void)spec::activation_of(attributes);
   return attributes;
 }
 
 spec::Attributes LayerBuilder::output_dtype(std::string_view operand) const {
-  const DType wanted = real(to_dtype(dtype(operand)));
+  const bool is_given = part_ != nullptr && part_->result;
+  const DType wanted = real(to_dtype(is_given ? *part_->result : dtype(operand)));
   if (wanted == products_) return {};
   return {{"output_dtype", std::string(to_string(wanted))}};
 }
 
 bool LayerBuilder::wants(std::string_view operand) const {
-  return std::ranges::find(gradients_, operand) != gradients_.end();
+  return std::ranges::find(gradients_, signature_.inputs[index_of(operand)].name) !=
+         gradients_.end();
 }
 
 DType LayerBuilder::real(DType dtype) const {
@@ -171,12 +182,14 @@ ir::ValueId LayerBuilder::cast(ir::ValueId value, DType dtype) {
 }
 
 ir::ValueId LayerBuilder::input(std::string_view operand) {
+  if (const ir::ValueId made = made_for(operand); made != ir::kNoValue) return made;
   ir::ValueId& value = inputs_[index_of(operand)];
   if (value != ir::kNoValue) return value;
-  TensorType type = to_type(at(operand));
+  const LayerTensor& tensor = signature_.inputs[index_of(operand)];
+  TensorType type = to_type(tensor);
   type.dtype = type.dtype == DType::kInt64 ? DType::kInt32 : real(type.dtype);
-  value = builder_.batch_input(operand, type);
-  if (wants(operand)) result_.wanted_inputs.emplace_back(operand);
+  value = builder_.batch_input(tensor.name, type);
+  if (wants(operand)) result_.wanted_inputs.push_back(tensor.name);
   return value;
 }
 
@@ -190,13 +203,18 @@ ir::ValueId LayerBuilder::rounded(std::string_view operand) {
 
 ir::ValueId LayerBuilder::add_weight(std::string_view operand, std::string_view name,
                                      WeightPart part, TensorType type, bool in_products) {
-  part.state = intern(name);
   part.input = index_of(operand);
+  if (part_ == nullptr) {
+    part.state = intern(name);
+  } else {
+    const std::string& whole = signature_.inputs[part.input].name;
+    part.state = intern(name == operand ? whole : fmt::format("{}.{}", whole, name));
+  }
   part.rows = type.ndim() > 1 ? type.dim(-2) : 1;
   part.of_rows = type.ndim() > 1 ? dim(operand, -2) : 1;
   result_.parts.push_back(part);
   type.dtype = real(DType::kFloat32);
-  const ir::ValueId primary = builder_.state(name, type, ir::StateRole::kParameter);
+  const ir::ValueId primary = builder_.state(text(part.state), type, ir::StateRole::kParameter);
   builder_.graph().find_state(part.state)->is_trainable = wants(operand);
   if (!in_products || products_ != DType::kBFloat16) return primary;
   type.dtype = DType::kBFloat16;
@@ -227,12 +245,14 @@ ir::ValueId LayerBuilder::vector(std::string_view operand) {
 }
 
 void LayerBuilder::limit(std::string_view operand, IntegerRange range) {
+  if (made_for(operand) != ir::kNoValue) return;
   range.input = index_of(operand);
   result_.ranges.push_back(range);
 }
 
 void LayerBuilder::begin(std::string_view segment) {
-  builder_.set_tag({.segment = intern(segment)});
+  const bool is_given = part_ != nullptr && !part_->segment.empty();
+  builder_.set_tag({.segment = intern(is_given ? part_->segment : segment)});
 }
 
 ir::ValueId LayerBuilder::op(std::string_view name, std::vector<ir::ValueId> inputs,
@@ -245,11 +265,29 @@ ir::ValueId LayerBuilder::in_dtype(ir::ValueId value, LayerDtype dtype) {
 }
 
 void LayerBuilder::output(ir::ValueId value, std::string_view name, LayerDtype dtype) {
+  if (part_ != nullptr) {
+    if (part_->result) dtype = *part_->result;
+    part_results_.push_back({in_dtype(value, dtype), dtype});
+    return;
+  }
   builder_.output(in_dtype(value, dtype), name);
   result_.outputs.emplace_back(name);
 }
 
-void LayerBuilder::objective(ir::ValueId value) { result_.graph.objective = value; }
+PartResult LayerBuilder::build_part(const LayerRow& row, const LayerPart& part) {
+  part_ = &part;
+  part_results_.clear();
+  row.build(*this);
+  if (part_results_.size() != 1)
+    fail(fmt::format("expected a layer with one output, got {}", part_results_.size()));
+  part_ = nullptr;
+  return part_results_.front();
+}
+
+void LayerBuilder::objective(ir::ValueId value) {
+  if (part_ != nullptr) fail("expected a layer without a loss in a region");
+  result_.graph.objective = value;
+}
 
 void LayerBuilder::differentiate_with(std::string_view operand, std::string_view other) {
   ANABATIC_CHECK(result_.graph.batch.empty() && result_.graph.states.empty(),

@@ -55,6 +55,24 @@ struct LayerGraph {
   std::vector<std::string> outputs;
 };
 
+// A layer inside another: its own signature, and what its operands are there.
+struct LayerPart {
+  struct Operand {
+    std::size_t input = 0;             // index into the inputs of the whole,
+    ir::ValueId value = ir::kNoValue;  // or a value that another part has made
+  };
+  LayerSignature signature;
+  std::vector<Operand> operands;     // by index into signature.inputs
+  std::optional<LayerDtype> result;  // the dtype of its output; none: as the layer says
+  std::string segment;               // of its nodes; "": as the layer says
+};
+struct PartResult {
+  ir::ValueId value = ir::kNoValue;
+  LayerDtype dtype = LayerDtype::kFloat32;
+};
+
+struct LayerRow;
+
 class LayerBuilder {
  public:
   // `in_double`: all floats are f64, for the reference of tests.
@@ -63,7 +81,10 @@ class LayerBuilder {
   bool has(std::string_view operand) const { return find(operand) != nullptr; }
   std::int64_t dim(std::string_view operand, std::int64_t axis) const;
   LayerDtype dtype(std::string_view operand) const;
-  const LayerSignature& signature() const { return signature_; }
+  // That of the part while one is built.
+  const LayerSignature& signature() const {
+    return part_ != nullptr ? part_->signature : signature_;
+  }
   const TensorType& type(ir::ValueId value) const { return builder_.type(value); }
   // InvalidArgument unless the axes have one size.
   void same_dim(std::string_view a, std::int64_t axis_a, std::string_view b,
@@ -119,6 +140,8 @@ class LayerBuilder {
   void output(ir::ValueId value, std::string_view name, LayerDtype dtype);
   // The scalar output is differentiated: gradients are made in the forward, for a seed of 1.
   void objective(ir::ValueId value);
+  // Builds a layer with one output into this one.
+  PartResult build_part(const LayerRow& row, const LayerPart& part);
   // Where the gradient of `operand` is asked for, that of `other` is made too.
   void differentiate_with(std::string_view operand, std::string_view other);
 
@@ -127,7 +150,10 @@ class LayerBuilder {
  private:
   const LayerTensor* find(std::string_view operand) const;
   const LayerTensor& at(std::string_view operand) const;
+  // Index into the inputs of the whole.
   std::size_t index_of(std::string_view operand) const;
+  // The value that another part has made for this operand; kNoValue where it is an input.
+  ir::ValueId made_for(std::string_view operand) const;
   bool wants(std::string_view operand) const;
   DType real(DType dtype) const;
   ir::ValueId cast(ir::ValueId value, DType dtype);
@@ -135,6 +161,8 @@ class LayerBuilder {
                          TensorType type, bool in_products);
 
   const LayerSignature& signature_;
+  const LayerPart* part_ = nullptr;       // that is built now
+  std::vector<PartResult> part_results_;  // its outputs
   bool in_double_;
   LayerGraph result_;
   ir::GraphBuilder builder_;

@@ -17,6 +17,7 @@ namespace {
 
 using enum OperandKind;
 
+constexpr OperandRow kAddOperands[] = {{"a", 2}, {"b", 2}};
 constexpr OperandRow kAddRmsNormOperands[] = {{"x", 2}, {"weight", 1}, {"residual", 2}};
 constexpr OperandRow kAttentionOperands[] = {{"q", 2},
                                              {"k", 2},
@@ -24,6 +25,7 @@ constexpr OperandRow kAttentionOperands[] = {{"q", 2},
                                              {"key_begin", 1, kInteger},
                                              {"key_end", 1, kInteger},
                                              {"sinks", 1, kFloat, true}};
+constexpr OperandRow kCastOperands[] = {{"x", 2}};
 constexpr OperandRow kGatedMlpOperands[] = {{"x", 2}, {"gate", 2}, {"up", 2}, {"down", 2}};
 constexpr OperandRow kGroupedLinearOperands[] = {{"x", 2}, {"weight", 3}, {"offsets", 1, kInteger}};
 constexpr OperandRow kLinearOperands[] = {{"x", 2}, {"weight", 2}};
@@ -43,26 +45,32 @@ constexpr OperandRow kRopeOperands[] = {{"x", 2}, {"table", 2, kFloat32, false, 
 constexpr OperandRow kSwigluOperands[] = {{"gate", 2}, {"up", 2}};
 
 constexpr std::string_view kNormAttributes[] = {"epsilon", "output"};
+constexpr std::string_view kRmsNormAttributes[] = {"epsilon", "heads", "output"};
 constexpr std::string_view kAttentionAttributes[] = {"num_heads", "num_kv_heads", "products",
                                                      "scale", "window"};
+constexpr std::string_view kCastAttributes[] = {"output"};
 constexpr std::string_view kProductAttributes[] = {"products"};
 constexpr std::string_view kFeedForwardAttributes[] = {"activation", "alpha", "limit", "products"};
 constexpr std::string_view kExpertsAttributes[] = {"activation", "alpha", "limit", "products",
                                                    "stacks"};
+constexpr std::string_view kRegionAttributes[] = {"nodes", "outputs", "products"};
 constexpr std::string_view kRopeAttributes[] = {"head_dim"};
 constexpr std::string_view kActivationAttributes[] = {"activation", "alpha", "limit"};
 
 // Alphabetical.
 constexpr LayerRow kLayers[] = {
+    {"add", kAddOperands, {}, add},
     {"add_rms_norm", kAddRmsNormOperands, kNormAttributes, add_rms_norm},
     {"attention", kAttentionOperands, kAttentionAttributes, attention},
+    {"cast", kCastOperands, kCastAttributes, cast},
     {"gated_mlp", kGatedMlpOperands, kFeedForwardAttributes, gated_mlp},
     {"grouped_linear", kGroupedLinearOperands, kProductAttributes, grouped_linear},
     {"linear", kLinearOperands, kProductAttributes, linear},
     {"linear_cross_entropy", kLinearCrossEntropyOperands, kProductAttributes, linear_cross_entropy},
     {"mlp", kMlpOperands, kFeedForwardAttributes, mlp},
     {"moe_experts", kMoeExpertsOperands, kExpertsAttributes, moe_experts},
-    {"rms_norm", kRmsNormOperands, kNormAttributes, rms_norm},
+    {"region", {}, kRegionAttributes, region, true},
+    {"rms_norm", kRmsNormOperands, kRmsNormAttributes, rms_norm},
     {"rope", kRopeOperands, kRopeAttributes, rope},
     {"swiglu", kSwigluOperands, kActivationAttributes, swiglu},
 };
@@ -102,6 +110,13 @@ std::string_view words_of(OperandKind kind) {
   return "i32 or i64";
 }
 
+void check_sizes(const LayerRow& row, const LayerTensor& given) {
+  for (const std::int64_t size : given.shape)
+    ANABATIC_REQUIRE(size >= 0, "[{}] expected sizes of at least 0 in {}, got {}", row.name,
+                     given.name, size);
+  (void)to_type(given).num_bytes();  // refuses an overflow
+}
+
 void check_operand(const LayerRow& row, const OperandRow& wanted, const LayerTensor& given) {
   const TensorType type = to_type(given);
   ANABATIC_REQUIRE(is_of_kind(given.dtype, wanted.kind), "[{}] expected {} in {}, got {}", row.name,
@@ -109,10 +124,18 @@ void check_operand(const LayerRow& row, const OperandRow& wanted, const LayerTen
   ANABATIC_REQUIRE(std::ssize(given.shape) == wanted.ndim,
                    "[{}] expected {} of {} dimensions, got {}", row.name, wanted.name, wanted.ndim,
                    to_string(type));
-  for (const std::int64_t size : given.shape)
-    ANABATIC_REQUIRE(size >= 0, "[{}] expected sizes of at least 0 in {}, got {}", row.name,
-                     wanted.name, size);
-  (void)type.num_bytes();  // refuses an overflow
+  check_sizes(row, given);
+}
+
+// The function of the layer checks the rest.
+void check_any_operands(const LayerRow& row, const LayerSignature& signature) {
+  ANABATIC_REQUIRE(!signature.inputs.empty(), "[{}] expected operands, got none", row.name);
+  for (const LayerTensor& given : signature.inputs) check_sizes(row, given);
+  for (const std::string& wanted : signature.gradients) {
+    const auto found = std::ranges::find(signature.inputs, wanted, &LayerTensor::name);
+    ANABATIC_REQUIRE(found != signature.inputs.end() && is_of_kind(found->dtype, kFloat),
+                     "[{}] expected gradients of floating operands, got '{}'", row.name, wanted);
+  }
 }
 
 void check_operands(const LayerRow& row, const LayerSignature& signature) {
@@ -158,7 +181,10 @@ const LayerRow& checked_row(const LayerSignature& signature, const plugin::Plugi
         std::ranges::find(row->attributes, key) != row->attributes.end(),
         "[{}] unknown attribute '{}' = '{}'{}", row->name, key, value,
         hint(key, row->attributes, [](std::string_view attribute) { return attribute; }));
-  check_operands(*row, signature);
+  if (row->takes_any_operands)
+    check_any_operands(*row, signature);
+  else
+    check_operands(*row, signature);
   return *row;
 }
 

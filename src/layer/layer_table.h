@@ -35,6 +35,7 @@ struct LayerRow {
   std::span<const OperandRow> operands;
   std::span<const std::string_view> attributes;
   Function<void(LayerBuilder& builder)> build;
+  bool takes_any_operands = false;  // the function checks them
 };
 
 std::span<const LayerRow> layer_table();

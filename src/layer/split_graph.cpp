@@ -24,10 +24,10 @@ using ir::ValueId;
 
 // Those of a model's training that apply to a layer: nothing lives longer than a call.
 constexpr std::string_view kPasses[] = {
-    "differentiate",           "fuse_head_loss",       "pack_weights", "fuse_activation",
-    "fuse_moe_permute",        "move_router_weight",   "fuse_gate_up", "fuse_rope",
-    "fuse_norm_residual",      "common_subexpression", "dead_code",    "recompute",
-    "activation_with_gradient"};
+    "differentiate",    "fuse_head_loss",          "pack_weights",         "fuse_activation",
+    "fuse_moe_permute", "move_router_weight",      "fuse_gate_up",         "fuse_qkv",
+    "fuse_rope",        "fuse_norm_residual",      "common_subexpression", "dead_code",
+    "recompute",        "activation_with_gradient"};
 
 void run_passes(LayerGraph& layer, bool has_gradients, ir::FindOp find_op) {
   static const std::vector<passes::Pass> all = [] {

@@ -276,6 +276,15 @@ TEST(LayerCall, TakesFusionsOfStacksByColumns) {
     EXPECT_THAT(text, HasSubstr(wanted));
 }
 
+TEST(LayerCall, TakesFusionsAcrossTheLayersOfARegion) {
+  LayerEngine engine;
+  const std::string text = engine.layer(layer_case("decoder_bf16_products").signature).text();
+  for (const char* wanted :
+       {"linear_many forward", "linear_many_input_gradient", "rope_pair", "add_rms_norm",
+        "linear_activation_with_products", "with_activation=true"})
+    EXPECT_THAT(text, HasSubstr(wanted));
+}
+
 TEST(LayerCall, MakesNoGradientOfAFrozenHead) {
   LayerEngine engine;
   LayerSignature signature = layer_case("linear_cross_entropy_bf16").signature;
@@ -334,7 +343,9 @@ TEST(LayerCall, WorksWithoutRows) {
   for (const LayerCase& one : layer_cases()) {
     LayerSignature signature = one.signature;
     for (LayerTensor& input : signature.inputs) {
-      const bool is_weight = signature.layer == "gated_mlp" && input.name != "x";
+      const bool is_weight =
+          (signature.layer == "gated_mlp" && input.name != "x") ||
+          (signature.layer == "region" && input.shape[0] != one.signature.inputs[0].shape[0]);
       const bool is_of_rows = !is_weight && input.name != "weight" && input.name != "gate_up" &&
                               input.name != "down" && input.name != "sinks" &&
                               input.name != "offsets" && input.name != "scale" &&

@@ -99,6 +99,68 @@ void add_part(ValuesByName& results, const layer::LayerGraph& layer,
     whole.data[place_in_whole(part, gradient.type, i)] = gradient.data[i];
 }
 
+// The layers of a decoder: attention and a dense MLP, with the second norm as an output too.
+constexpr const char* kDecoderNodes = R"([
+  {"layer": "rms_norm", "operands": [["x", "x"], ["weight", "norm"]]},
+  {"layer": "linear", "operands": [["x", "%0"], ["weight", "q"]], "segment": "attention"},
+  {"layer": "linear", "operands": [["x", "%0"], ["weight", "k"]], "segment": "attention"},
+  {"layer": "linear", "operands": [["x", "%0"], ["weight", "v"]], "segment": "attention"},
+  {"layer": "rms_norm", "operands": [["x", "%1"], ["weight", "q_norm"]],
+   "attributes": {"heads": "4"}, "segment": "attention"},
+  {"layer": "rms_norm", "operands": [["x", "%2"], ["weight", "k_norm"]],
+   "attributes": {"heads": "2"}, "segment": "attention"},
+  {"layer": "rope", "operands": [["x", "%4"], ["table", "table"]],
+   "attributes": {"head_dim": "8"}, "segment": "attention"},
+  {"layer": "rope", "operands": [["x", "%5"], ["table", "table"]],
+   "attributes": {"head_dim": "8"}, "segment": "attention"},
+  {"layer": "attention",
+   "operands": [["q", "%6"], ["k", "%7"], ["v", "%3"], ["key_begin", "key_begin"],
+                ["key_end", "key_end"]],
+   "attributes": {"num_heads": "4", "num_kv_heads": "2"}},
+  {"layer": "linear", "operands": [["x", "%8"], ["weight", "o"]]},
+  {"layer": "add", "operands": [["a", "%9"], ["b", "x"]]},
+  {"layer": "rms_norm", "operands": [["x", "%10"], ["weight", "second_norm"]]},
+  {"layer": "gated_mlp",
+   "operands": [["x", "%11"], ["gate", "gate"], ["up", "up"], ["down", "down"]]},
+  {"layer": "add", "operands": [["a", "%10"], ["b", "%12"]]}])";
+
+LayerSignature decoder(LayerDtype x, LayerDtype w, std::map<std::string, std::string> attributes) {
+  attributes.insert({{"nodes", kDecoderNodes}, {"outputs", R"(["%13", "%11"])"}});
+  LayerSignature signature{
+      "region",
+      std::move(attributes),
+      {tensor("x", x, {12, 24}), tensor("norm", w, {24}), tensor("q", w, {32, 24}),
+       tensor("k", w, {16, 24}), tensor("v", w, {16, 24}), tensor("q_norm", w, {8}),
+       tensor("k_norm", w, {8}), tensor("table", kF32, {12, 8}), tensor("key_begin", kI32, {12}),
+       tensor("key_end", kI32, {12}), tensor("o", w, {24, 32}), tensor("second_norm", w, {24}),
+       tensor("gate", w, {40, 24}), tensor("up", w, {40, 24}), tensor("down", w, {24, 40})}};
+  for (const LayerTensor& input : signature.inputs)
+    if (input.dtype != kI32 && input.name != "table") signature.gradients.push_back(input.name);
+  return signature;
+}
+
+// Experts that are added to their own input, in bf16 where products are.
+LayerSignature experts_and_sum(LayerDtype x, LayerDtype w,
+                               std::map<std::string, std::string> attributes,
+                               const std::string& result) {
+  const std::string nodes = R"([
+    {"layer": "cast", "operands": [["x", "x"]], "attributes": {"output": "RESULT"}},
+    {"layer": "moe_experts",
+     "operands": [["x", "x"], ["gate_up", "gate_up"], ["down", "down"], ["index", "index"],
+                  ["weights", "weights"]], "result": "RESULT"},
+    {"layer": "add", "operands": [["a", "%0"], ["b", "%1"]]}])";
+  std::string text = nodes;
+  for (std::size_t at; (at = text.find("RESULT")) != std::string::npos;)
+    text.replace(at, std::string_view("RESULT").size(), result);
+  attributes.insert({{"nodes", text}, {"outputs", R"(["%2"])"}});
+  return {
+      "region",
+      std::move(attributes),
+      {tensor("x", x, {23, 32}), tensor("gate_up", w, {6, 40, 32}), tensor("down", w, {6, 32, 20}),
+       tensor("index", kI32, {23, 2}), tensor("weights", kF32, {23, 2})},
+      {"x", "gate_up", "down", "weights"}};
+}
+
 LayerCase make_case(const std::string& name, LayerSignature signature, std::int64_t width) {
   LayerCase result{name, std::move(signature), width};
   const auto products = result.signature.attributes.find("products");
@@ -194,6 +256,9 @@ std::vector<LayerCase> cases_of(const std::string& suffix, LayerDtype x, LayerDt
        {tensor("x", x, {9, 48}), tensor("table", kF32, {9, 16})},
        {"x"}},
       16);
+  const bool is_bf16 = x == kBf16 || products == "bf16";
+  add("decoder", decoder(x, w, with_products), 64);
+  add("region_of_experts", experts_and_sum(x, w, with_products, is_bf16 ? "bf16" : "fp32"), 64);
   return cases;
 }
 

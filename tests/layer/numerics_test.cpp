@@ -135,15 +135,14 @@ TEST_P(LayerGradients, EqualFiniteDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LayerGradients,
-                         ::testing::Values("rms_norm_f32", "add_rms_norm_f32", "swiglu_f32",
-                                           "mlp_f32", "mlp_geglu_f32", "gated_mlp_f32",
-                                           "linear_f32", "moe_experts_f32",
-                                           "moe_experts_all_of_them", "moe_experts_biases_f32",
-                                           "moe_experts_biases_f32_by_columns",
-                                           "linear_cross_entropy_f32", "grouped_linear_f32",
-                                           "attention_f32", "rope_f32"),
-                         [](const auto& one) { return one.param; });
+INSTANTIATE_TEST_SUITE_P(
+    All, LayerGradients,
+    ::testing::Values("rms_norm_f32", "add_rms_norm_f32", "swiglu_f32", "mlp_f32", "mlp_geglu_f32",
+                      "gated_mlp_f32", "linear_f32", "moe_experts_f32", "moe_experts_all_of_them",
+                      "moe_experts_biases_f32", "moe_experts_biases_f32_by_columns",
+                      "linear_cross_entropy_f32", "grouped_linear_f32", "attention_f32", "rope_f32",
+                      "decoder_f32", "region_of_experts_f32"),
+    [](const auto& one) { return one.param; });
 
 }  // namespace
 }  // namespace anabatic::testing

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers that work on rows alone: norms, activations, rotations.
+// Layers that work on rows alone: norms, activations, rotations, sums.
+#include <fmt/core.h>
+
 #include "layer/layer_builder.h"
 #include "layer/layers/layers.h"
 
@@ -11,7 +13,7 @@ spec::Attributes norm_attributes(const LayerBuilder& b) {
 }
 
 // That of x, or what the attribute `output` says.
-LayerDtype norm_output(const LayerBuilder& b) {
+LayerDtype output_of(const LayerBuilder& b) {
   const std::string output = b.word("output", "");
   if (output.empty()) return b.dtype("x");
   if (output != "bf16" && output != "fp32")
@@ -21,11 +23,29 @@ LayerDtype norm_output(const LayerBuilder& b) {
 
 }  // namespace
 
+void add(LayerBuilder& b) {
+  for (const std::int64_t axis : {0, 1}) b.same_dim("b", axis, "a", axis);
+  b.same_dtype("b", "a");
+  b.begin("add");
+  const ir::ValueId first = b.input("a"), second = b.input("b");
+  b.output(b.op("add", {first, second}), "y", b.dtype("a"));
+}
+
+void cast(LayerBuilder& b) {
+  b.begin("cast");
+  b.output(b.input("x"), "y", output_of(b));
+}
+
 void rms_norm(LayerBuilder& b) {
-  b.same_dim("weight", 0, "x", 1);
+  const std::int64_t heads = b.integer("heads", 1);
+  if (heads < 1 || b.dim("weight", 0) * heads != b.dim("x", 1)) {
+    if (heads == 1) b.same_dim("weight", 0, "x", 1);
+    b.fail(fmt::format("expected x with {} columns for {} heads of weight's width {}, got {}",
+                       b.dim("weight", 0) * heads, heads, b.dim("weight", 0), b.dim("x", 1)));
+  }
   b.begin("norm");
   const ir::ValueId x = b.input("x"), weight = b.vector("weight");
-  b.output(b.op("rms_norm", {x, weight}, norm_attributes(b)), "y", norm_output(b));
+  b.output(b.op("rms_norm", {x, weight}, norm_attributes(b)), "y", output_of(b));
 }
 
 void add_rms_norm(LayerBuilder& b) {
@@ -36,7 +56,7 @@ void add_rms_norm(LayerBuilder& b) {
   const ir::ValueId x = b.input("x"), weight = b.vector("weight"), residual = b.input("residual");
   const ir::ValueId sum = b.op("add", {x, residual});
   b.output(sum, "sum", b.dtype("x"));
-  b.output(b.op("rms_norm", {sum, weight}, norm_attributes(b)), "y", norm_output(b));
+  b.output(b.op("rms_norm", {sum, weight}, norm_attributes(b)), "y", output_of(b));
 }
 
 void swiglu(LayerBuilder& b) {
