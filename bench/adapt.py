@@ -5,6 +5,7 @@
     adapt.py [--models bench/yardsticks/moe_coarse ...] [--variants NAME ...] [--rounds 5] [--batch 4] [--sequence 512] [--threads 2]
 
 Parameters are float32, arithmetic is bf16 by autocast. (grouped_mm of torch computes in float32 there, as its weights are.)
+"backend" is the model as it is under torch.compile(backend="anabatic"), with our AdamW; "backend+apart" is the same without regions.
 Every variant is a process of its own; they take turns, a step each. It prints the median step, its ratio to the peers' best,
 and the peak of resident memory. A name may end in +passive: OMP_WAIT_POLICY=PASSIVE stands in its environment.
 
@@ -26,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 SETTLE_SECONDS = 0.1  # spinning threads of the process before go to sleep
 PEERS = ("eager", "grouped_mm", "eager+compile", "grouped_mm+compile")
-OURS = ("adapt", "adapt+backend")
+OURS = ("adapt", "adapt+backend", "backend", "backend+apart")
 
 
 def make_step(options, words):
@@ -40,25 +41,33 @@ def make_step(options, words):
     config = transformers.AutoConfig.from_pretrained(options.model)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32).train()
     has_experts = any(hasattr(config, key) for key in ("num_local_experts", "num_experts", "n_routed_experts"))
-    is_ours = words[0] == "adapt"
+    is_ours = words[0] in ("adapt", "backend")
     if is_ours:
         import anabatic.torch
+    if words[0] == "adapt":
         begin = time.monotonic()
         report = anabatic.torch.adapt(model)
         print(f"adapt took {time.monotonic() - begin:.1f} s; {sum(row.share for row in report.rows if row.adapted):.0%} of the FLOPs")
+    elif has_experts and not is_ours:
+        model.set_experts_implementation(words[0])
+    if is_ours:
         optimizer = anabatic.torch.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, max_norm=1.0)
     else:
-        if has_experts:
-            model.set_experts_implementation(words[0])
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    if "compile" in words or "backend" in words:
+
+    def loss_of(tokens):
+        return model(input_ids=tokens, labels=tokens).loss
+
+    if words[0] == "backend":
+        loss_of = torch.compile(loss_of, backend="anabatic", options={"fusions": {"region": "off" if "apart" in words else "on"}})
+    elif "compile" in words or "backend" in words:
         model.forward = torch.compile(model.forward, **({"backend": "anabatic"} if "backend" in words else {}))
     tokens = torch.randint(0, config.vocab_size, (options.batch, options.sequence))
 
     def step():
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = model(input_ids=tokens, labels=tokens).loss
+            loss = loss_of(tokens)
         loss.backward()
         if not is_ours:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -14,18 +14,21 @@ from torch.nn import functional
 from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 import tiny  # noqa: F401
-from torch_compiled import WITHOUT_LINEAR, autocast, compilations, compiled, counted, distance, gradients
+from torch_compiled import WITHOUT_LINEAR, WITHOUT_REGIONS, autocast, compilations, compiled, counted, distance, gradients
 
 import anabatic as ab
 import random_models
 import tolerance
 from anabatic.torch import ops
-from anabatic.torch.compiler import _masked
+from anabatic.torch.compiler import _masked, _region_op
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LENGTH = 12
 DEEPSEEK = random_models.DEEPSEEK | {"n_group": 2, "topk_group": 1}
-# What a model of two layers has of each pattern.
+# Regions of a model of two layers: of a layer with experts there are two, before its router and after it. The heads of deepseek_v3
+# are joined and cut in PyTorch.
+REGIONS = {"llama": 2, "mixtral": 4, "qwen3_moe": 4, "deepseek_v3": 5}
+# What such a model has of each pattern.
 MODELS = {
     "llama": (random_models.COMMON, {"attention": 2, "rms_norm": 5, "gated_mlp": 2}),
     "mixtral": (random_models.MIXTRAL | {"output_router_logits": True}, {"attention": 2, "rms_norm": 5, "moe_experts": 2}),
@@ -43,14 +46,14 @@ def build(name, **more):
 
 
 class Models(unittest.TestCase):
-    def check(self, name):
+    def check(self, name, regions=True):
         model = build(name)
         config = model.config
         margin = tolerance.routing_margin(config.num_hidden_layers, config.hidden_size) if random_models.is_moe(config) else 0.0
         tokens, labels = random_models.make_tokens(model, 2, LENGTH, margin=margin)
         arguments = {"input_ids": tokens, "labels": labels}
         bound = tolerance.parity_bounds(config.num_hidden_layers, config.hidden_size, torch.float32)
-        function = compiled(model, fullgraph=True)
+        function = compiled(model, None if regions else WITHOUT_REGIONS, fullgraph=True)
 
         gradients(lambda: function(**arguments).loss, model.parameters())
         with counted() as calls:
@@ -59,11 +62,17 @@ class Models(unittest.TestCase):
         # Each of the two runs has its own error.
         self.assertLess(distance(found[:1], want[:1]), 2 * bound["logits"])
         self.assertLess(distance(found[1:], want[1:]), 2 * bound["gradient"])
-        self.assertGreater(calls["linear"], 0)
-        self.assertEqual(calls.pop("linear"), calls.pop("linear_backward"))
+        self.assertEqual(calls.pop("mask_ranges"), 1)
+        forward = {op: count for op, count in calls.items() if not op.endswith("_backward")}
+        self.assertEqual(calls, forward | {f"{op}_backward": count for op, count in forward.items()})
+        self.assertGreater(forward.pop("linear"), 0)  # of the head, whose logits are returned
         expected = dict(MODELS[name][1])
-        expected["masked_attention"] = expected["attention"]  # which calls it
-        self.assertEqual(calls, expected | {f"{op}_backward": count for op, count in expected.items()} | {"mask_ranges": 1})
+        if regions:
+            self.assertEqual(forward["region"], REGIONS[name])
+            # Before the head, and in each layer of deepseek_v3 that of keys and values.
+            self.assertEqual(forward["rms_norm"], 3 if name == "deepseek_v3" else 1)
+        else:
+            self.assertEqual(forward, expected | {"masked_attention": expected["attention"]})
 
         with autocast():
             ours = gradients(lambda: function(**arguments).loss, model.parameters())
@@ -72,8 +81,10 @@ class Models(unittest.TestCase):
             with counted() as calls:
                 logits = function(input_ids=tokens).logits
         self.assertLess(distance([logits], [model(input_ids=tokens).logits.detach()]), 2 * bound["logits"])
-        self.assertEqual(calls["moe_experts"], expected.get("moe_experts", 0))
-        self.assertEqual(calls["gated_mlp"], expected.get("gated_mlp", 0))
+        if regions:
+            self.assertEqual(calls["region"], REGIONS[name])
+        else:
+            self.assertEqual((calls["moe_experts"], calls["gated_mlp"]), (expected.get("moe_experts", 0), expected.get("gated_mlp", 0)))
         self.assertEqual(compilations(), 3)
 
         # Experts whose products autocast rounds too. Those of grouped_mm stay in float32.
@@ -95,6 +106,10 @@ class Models(unittest.TestCase):
     def test_deepseek_v3(self):
         self.check("deepseek_v3")
 
+    def test_without_regions(self):
+        for name in ("llama", "qwen3_moe"):
+            self.check(name, regions=False)
+
     def test_shares_of_the_work(self):
         for name, layers in (("llama", 1), ("mixtral", 1), ("qwen3_moe", 1), ("deepseek_v3", 2)):
             model = build(name, num_hidden_layers=layers)
@@ -112,6 +127,7 @@ class Models(unittest.TestCase):
             self.assertGreaterEqual(found.forward.share, 0.95, name)
             self.assertGreaterEqual(found.backward.share, 0.95, name)
             self.assertEqual(found.torch_attention_calls, 0)
+            self.assertEqual(len(found.regions), {"llama": 1, "mixtral": 2, "qwen3_moe": 2, "deepseek_v3": 5}[name], name)
 
     def test_explanation_names_modules_and_reasons(self):
         model = build("mixtral", num_hidden_layers=1)
@@ -133,8 +149,9 @@ class Models(unittest.TestCase):
         gradients(function, model.parameters())
         with counted() as calls:
             found = gradients(function, model.parameters())
-        self.assertEqual(calls["gated_mlp_backward"], 1)
-        self.assertGreaterEqual(calls["gated_mlp"], 1)
+        # Inside the layer nothing tells that cosines and sines come twice: PyTorch rotates.
+        self.assertEqual(calls["region_backward"], 2)
+        self.assertGreaterEqual(calls["region"], 2)
         want = gradients(lambda: model(input_ids=tokens, labels=tokens).loss, model.parameters())
         self.assertLess(distance(found, want), 2 * tolerance.parity_bounds(1, model.config.hidden_size, torch.float32)["gradient"])
 
@@ -320,7 +337,7 @@ class Patterns(Function):
             model = build("qwen3_moe", num_hidden_layers=1)
             model.set_experts_implementation(kind)
             tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
-            function = compiled(lambda model=model, tokens=tokens: model(input_ids=tokens, labels=tokens).loss)
+            function = compiled(lambda model=model, tokens=tokens: model(input_ids=tokens, labels=tokens).loss, WITHOUT_REGIONS)
             gradients(function, model.parameters())
             with counted() as calls:
                 found = gradients(function, model.parameters())
@@ -356,6 +373,137 @@ class Patterns(Function):
         explained = ab.torch.explain(experts, x, index, weights)
         self.assertEqual(explained.raised.get("moe_experts", 0), 0)
         self.assertIn("moe_experts", [site.pattern for site in explained.left])
+
+
+class Regions(Function):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.x = torch.randn(2, 5, 32)
+        self.norm = torch.rand(32) + 0.5
+        self.weights = [torch.randn(48, 32) / 6, torch.randn(48, 32) / 6, torch.randn(32, 48) / 7]
+
+    @staticmethod
+    def block(x, norm, gate, up, down):
+        return x + Patterns.mlp(functional.rms_norm(x, (32,), norm, 1e-5), gate, up, down)
+
+    def regions(self, function, tensors, raised, number, **more):
+        found = self.check(function, tensors, raised, None, **more)
+        self.assertEqual([sum(region.operators.values()) for region in found.regions], number)
+        return found
+
+    def test_a_norm_an_mlp_and_a_sum(self):
+        tensors = [self.x, self.norm, *self.weights]
+        found = self.regions(self.block, tensors, {"rms_norm": 1, "mlp": 1}, [3])
+        self.assertIn("region     1 x  (model): 1 rms_norm, 1 mlp, 1 add", str(found))
+        self.assertEqual((found.forward.share, found.backward.share, found.apart), (1.0, 1.0, []))
+        self.assertEqual(self.check(self.block, tensors, {"rms_norm": 1, "mlp": 1}, WITHOUT_REGIONS).regions, [])
+        self.regions(lambda x, *rest: self.block(self.block(x.to(torch.bfloat16).float(), *rest), *rest), tensors, {"rms_norm": 2, "mlp": 2}, [3, 3])
+
+    def test_values_that_others_read_are_results(self):
+        def function(x, norm, gate, up, down, other):
+            y = functional.rms_norm(x, (32,), norm, 1e-5)
+            out = x + Patterns.mlp(y, gate, up, down)
+            return out.sin(), y.view(10, 32).cos(), functional.linear(y.view(10, 32), other).view(2, 5, 48)
+
+        self.regions(function, [self.x, self.norm, *self.weights, torch.randn(48, 32) / 6], {"rms_norm": 1, "mlp": 1, "linear": 1}, [4])
+
+    def test_no_path_leaves_and_comes_back(self):
+        def function(x, norm, gate, up, down):
+            y = functional.rms_norm(x, (32,), norm, 1e-5)
+            return x + functional.linear((functional.linear(y, gate) + functional.linear(y, up)).tanh(), down)
+
+        self.regions(function, [self.x, self.norm, *self.weights], {"rms_norm": 1, "linear": 3}, [4, 2])
+
+    def test_none_is_on_both_sides_of_a_write(self):
+        def function(x, norm, gate, up, down):
+            y = functional.rms_norm(x, (32,), norm, 1e-5)
+            first = functional.linear(y, gate)
+            out = torch.zeros(2, 5, 48)
+            out[:, 1:] = 1.0
+            return functional.linear(functional.linear(y, up) + first, down) + out[..., :32]
+
+        self.regions(function, [self.x, self.norm, *self.weights], {"rms_norm": 1, "linear": 3}, [2, 4])
+
+    def test_what_stays_apart(self):
+        def function(x, norm, gate, bias):
+            return functional.linear(functional.rms_norm(x, (32,), norm, 1e-5), gate, bias)
+
+        found = self.regions(function, [self.x, self.norm, self.weights[0], torch.randn(48)], {"rms_norm": 1, "linear": 1}, [])
+        self.assertEqual({each.operator: each.reason for each in found.apart},
+                         {"linear": "it has a bias", "rms_norm": "nothing that it could be joined with is next to it"})
+
+    def test_a_weight_that_two_layers_share(self):
+        def function(x, norm, gate):
+            y = functional.rms_norm(x, (32,), norm, 1e-5)
+            return functional.linear(y, gate), functional.linear(y * 2, gate)
+
+        self.regions(function, [self.x, self.norm, self.weights[0]], {"rms_norm": 1, "linear": 2}, [2])
+
+    def test_autocast_is_as_exact_as_pytorchs(self):
+        tensors = [self.x, self.norm, *self.weights]
+
+        def run(function, cast):
+            leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+            with autocast(cast):
+                out = function(*leaves)
+            self.assertEqual(out.dtype, torch.float32)
+            out.backward(torch.ones_like(out))
+            return [out.detach(), *(leaf.grad for leaf in leaves)]
+
+        want = run(self.block, False)
+        ours, theirs = run(compiled(self.block), True), run(self.block, True)
+        for found, other, exact in zip(ours, theirs, want):
+            self.assertLess(distance([found], [exact]), 1.25 * distance([other], [exact]))
+
+    def test_a_mask_with_gaps(self):
+        model = build("llama", num_hidden_layers=1)
+        tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
+        mask = (torch.rand(2, 1, LENGTH, LENGTH) < 0.5).tril()
+        mask[..., 0] = True
+        function = compiled(lambda mask: model(input_ids=tokens, labels=tokens, attention_mask=mask).loss)
+        bound = 2 * tolerance.parity_bounds(1, model.config.hidden_size, torch.float32)["gradient"]
+        for each, kind in ((mask, "torch"), (torch.ones_like(mask).tril(), "ours"), (mask.clone(), "torch")):
+            before = dict(_masked.calls)
+            found = gradients(lambda each=each: function(each), model.parameters())
+            self.assertGreater(_masked.calls[kind], before[kind])
+            self.assertEqual(sum(_masked.calls.values()) - sum(before.values()), _masked.calls[kind] - before[kind])
+            want = gradients(lambda each=each: model(input_ids=tokens, labels=tokens, attention_mask=each).loss, model.parameters())
+            self.assertLess(distance(found, want), bound, kind)
+
+    def test_frozen_parameters(self):
+        model = build("llama", num_hidden_layers=1)
+        tokens = torch.randint(0, model.config.vocab_size, (2, LENGTH))
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("q_proj" in name or "mlp.up" in name)
+        wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        function = compiled(lambda: model(input_ids=tokens, labels=tokens).loss)
+        found, want = gradients(function, wanted), gradients(lambda: model(input_ids=tokens, labels=tokens).loss, wanted)
+        self.assertLess(distance(found, want), 2 * tolerance.parity_bounds(1, model.config.hidden_size, torch.float32)["gradient"])
+
+    def test_graphs_that_are_kept(self):
+        tensors = [tensor.clone().requires_grad_() for tensor in (self.x, self.norm, *self.weights)]
+        function = compiled(self.block)
+        outs = [function(*tensors) for _ in range(3)]  # the third is never differentiated
+        seed = torch.randn_like(outs[0])
+        first, second = (torch.autograd.grad(outs[place], tensors, seed, retain_graph=True) for place in (1, 0))
+        again = torch.autograd.grad(outs[0], tensors, seed)
+        for a, b, c in zip(first, second, again):
+            self.assertTrue(torch.equal(a, b) and torch.equal(a, c))
+        for context in (torch.no_grad, torch.inference_mode):
+            with context():
+                self.assertTrue(torch.equal(function(*tensors), outs[2]))
+
+    def test_opcheck(self):
+        found = self.regions(self.block, [self.x, self.norm, *self.weights], {"rms_norm": 1, "mlp": 1}, [3])
+        region = _region_op.by_name(found.regions[0].name)
+        arguments = [self.x.view(10, 32), self.norm, *self.weights]
+        self.assertEqual([operand.kind for operand in region.structure.operands], ["rows", *["weight"] * 4])
+        operator = getattr(torch.ops.anabatic, region.name).default
+        torch.library.opcheck(operator, tuple(tensor.clone().requires_grad_() for tensor in arguments))
+        leaves = [tensor.clone().requires_grad_() for tensor in arguments]
+        gradient, = torch.autograd.grad(operator(*leaves)[0].square().sum(), leaves[0], create_graph=True)
+        with self.assertRaisesRegex(NotImplementedError, "first derivatives alone"):
+            gradient.sum().backward()
 
 
 class Attention(Function):
@@ -461,7 +609,7 @@ class Others(unittest.TestCase):
                 return x + self.down(functional.silu(self.gate(y)) * self.up(y))
 
         model = Net()
-        self.assertEqual(self.same(model, torch.randn(20, 32)), {name: 1 for name in ("rms_norm", "rms_norm_backward", "gated_mlp", "gated_mlp_backward")})
+        self.assertEqual(self.same(model, torch.randn(20, 32)), {"region": 1, "region_backward": 1})
         torch._dynamo.reset()
         found = ab.torch.explain(model, torch.randn(20, 32))
         self.assertEqual((found.forward.share, found.backward.share), (1.0, 1.0))

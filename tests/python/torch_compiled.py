@@ -4,6 +4,7 @@ import collections
 import contextlib
 import math
 import pathlib
+import re
 import sys
 
 import torch
@@ -14,6 +15,7 @@ import anabatic.torch  # noqa: F401
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 transformers.logging.set_verbosity_error()
+WITHOUT_REGIONS = {"fusions": {"region": "off"}}
 WITHOUT_LINEAR = {"fusions": {"linear": "off"}}
 
 
@@ -51,13 +53,13 @@ def worst(found, want):
 
 @contextlib.contextmanager
 def counted():
-    """Calls of our operators inside. A compilation calls fakes, which count too: run what is compiled before."""
+    """Calls of our operators inside, those of regions as one. A compilation calls fakes, which count too: run what is compiled before."""
     calls = collections.Counter()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         yield calls
     for event in profile.key_averages():
         if event.key.startswith("anabatic::"):
-            calls[event.key.removeprefix("anabatic::")] += event.count
+            calls[re.sub(r"region_\d+", "region", event.key.removeprefix("anabatic::"))] += event.count
 
 
 def autocast(enabled=True):

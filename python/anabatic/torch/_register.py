@@ -11,7 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -23,6 +23,14 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ROWS = 64  # the buffer's size is that of so many rows at once, so that it is a formula of their number
 
 Spec = tuple[Sequence[Any], torch.dtype]
+
+
+class Detour(Protocol):
+    """Another way to compute a call, which its operands may ask for. Both give None where they do not."""
+
+    def forward(self, tensors: Sequence[Any]) -> list[torch.Tensor] | None: ...
+
+    def backward(self, tensors: Sequence[Any], gradients: Sequence[torch.Tensor | None], wanted: int) -> list[torch.Tensor] | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +46,9 @@ class Op:
     casts: tuple[str, ...] = ()  # operands that autocast makes bf16 too, and with them the outputs
     saved_outputs: tuple[int, ...] = ()  # outputs that the backward reads too
     registered: str = ""  # its name in torch where that is another one
+    constants: tuple[tuple[str, str], ...] = ()  # attributes of the layer that every call has
+    extra: tuple[str, ...] = ()  # operands that the layer does not take, but the detour does
+    detour: Detour | None = None
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +93,10 @@ class _Host:
 _HOST = _Host()
 
 
-def _dtype(op: Op, operand: str, tensor: torch.Tensor) -> str:
+def _dtype(op: Op, operand: str, tensor: torch.Tensor | None) -> str | None:
+    """None where the layer has no such operand."""
+    if tensor is None or operand in op.extra:
+        return None
     name = _DTYPES.get(tensor.dtype)
     if name is None:
         raise InvalidArgument(f"[{op.name}] {operand}: expected float32, bfloat16, int32 or int64, got {tensor.dtype}".replace("torch.", ""))
@@ -91,7 +105,7 @@ def _dtype(op: Op, operand: str, tensor: torch.Tensor) -> str:
 
 def _signature(op: Op, shapes: Sequence[tuple[int, ...] | None], dtypes: Sequence[str | None], attributes: Sequence[Any],
                needs: int) -> _core.LayerSignature:
-    words = {}
+    words = dict(op.constants)
     for declared, value in zip(op.attributes, attributes):
         if value is not None and value != "":
             words[declared.split()[1].split("=")[0]] = repr(value) if isinstance(value, float) else str(value)
@@ -132,9 +146,9 @@ class _Memory:
         if not needs & op.masks:
             return 0
         # Only the number of rows may be a symbol: torch compiles again for other widths.
-        shapes = [None if tensor is None else (*tensor.shape[:1], *map(int, tensor.shape[1:])) if name in op.rows else
+        shapes = [None if tensor is None or name in op.extra else (*tensor.shape[:1], *map(int, tensor.shape[1:])) if name in op.rows else
                   tuple(map(int, tensor.shape)) for name, tensor in zip(op.names, tensors)]
-        dtypes = [None if tensor is None else _dtype(op, name, tensor) for name, tensor in zip(op.names, tensors)]
+        dtypes = [_dtype(op, name, tensor) for name, tensor in zip(op.names, tensors)]
         fixed = tuple(shape[1:] if shape is not None and name in op.rows else shape for name, shape in zip(op.names, shapes))
         key = (fixed, tuple(dtypes), tuple(attributes), needs)
         if key not in self.probed:
@@ -150,7 +164,7 @@ class _Memory:
             if len(self.known) >= 4096:
                 self.known.clear()
             shapes = [None if tensor is None else tuple(tensor.shape) for tensor in tensors]
-            dtypes = [None if tensor is None else _dtype(self.op, name, tensor) for name, tensor in zip(self.op.names, tensors)]
+            dtypes = [_dtype(self.op, name, tensor) for name, tensor in zip(self.op.names, tensors)]
             signature = _signature(self.op, shapes, dtypes, attributes, needs)
             found = self.known[key] = _Known(signature, self.size(tensors, attributes, needs))
         return found
@@ -199,6 +213,11 @@ def register(library: torch.library.Library, op: Op) -> Call:
         needs = rest[num_attributes]
         return arguments[:num], tuple(rest[:num_attributes]), all_gradients if needs < 0 else needs & all_gradients
 
+    def of_layer(values: Sequence[Any], tensors: Sequence[Any] | None = None) -> list[Any]:
+        """Those of the operands that the layer gets."""
+        present = values if tensors is None else tensors
+        return [value for value, tensor, operand in zip(values, present, row.names) if tensor is not None and operand not in row.extra]
+
     def specs(tensors: Sequence[Any], attributes: Sequence[Any]) -> list[Spec]:
         return row.outputs(*tensors, *attributes[:len(op.attributes)])
 
@@ -207,11 +226,15 @@ def register(library: torch.library.Library, op: Op) -> Call:
 
     def compute(tensors: Sequence[Any], attributes: tuple[Any, ...], needs: int) -> tuple[torch.Tensor, ...]:
         known = memory.find(tensors, attributes, needs)
-        held = _contiguous(tensors)
+        made = None if row.detour is None else row.detour.forward(tensors)
+        if made is not None:
+            # The buffer has the size that was promised, so that compiled code finds what it expects.
+            return (*made, torch.zeros(known.size, dtype=torch.uint8))
+        held = _contiguous(of_layer(tensors))
         layers = _HOST.layers()
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in specs(tensors, attributes)]
         saved = torch.empty(known.size, dtype=torch.uint8)
-        layers.forward(known.signature, [t.data_ptr() for t in held if t is not None], [output.data_ptr() for output in outputs],
+        layers.forward(known.signature, [t.data_ptr() for t in held], [output.data_ptr() for output in outputs],
                        saved.data_ptr(), known.size)
         return (*outputs, saved)
 
@@ -226,15 +249,18 @@ def register(library: torch.library.Library, op: Op) -> Call:
 
     def compute_gradients(tensors: Sequence[Any], attributes: tuple[Any, ...], outputs: Sequence[torch.Tensor], saved: torch.Tensor,
                           gradients: Sequence[torch.Tensor | None], needs: int, wanted: int) -> list[torch.Tensor]:
-        held, given = _contiguous(tensors), [g if g is None else _aligned(g.contiguous()) for g in gradients]
+        by_detour = None if row.detour is None else row.detour.backward(tensors, gradients, wanted)
+        if by_detour is not None:
+            return by_detour
+        held, given = _contiguous(of_layer(tensors)), [g if g is None else _aligned(g.contiguous()) for g in gradients]
         signature = memory.find(tensors, attributes, needs).signature
         made = {name: torch.empty(tensors[place].shape, dtype=tensors[place].dtype)
                 for place, name in enumerate(row.names) if wanted >> place & 1}
-        present = [name for name, tensor in zip(row.names, tensors) if tensor is not None]
+        present = of_layer(row.names, tensors)
         addresses = [0] * row.num_outputs
         for place, output in zip(row.saved_outputs, outputs):
             addresses[place] = output.data_ptr()
-        _HOST.layers().backward(signature, [_address(t) for t in held if t is not None], addresses, saved.data_ptr(),
+        _HOST.layers().backward(signature, [_address(t) for t in held], addresses, saved.data_ptr(),
                                  [_address(g) for g in given], [_address(made.get(name)) for name in present])
         return list(made.values())
 

@@ -28,8 +28,11 @@ def anabatic(gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None
              options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """The back end. options: "fusions", a dict of "on" and "off" by pattern; "rest", "eager" or "inductor"."""
     chosen = read(mode, options)
-    for site in raise_graph(gm, chosen.patterns):
+    raised = raise_graph(gm, chosen.patterns)
+    for site in raised.sites:
         _log.debug("[compile] %s in %s %s", site.pattern, site.module or "the model", f"stays: {site.reason}" if site.reason else "is raised")
+    for region in raised.regions:
+        _log.debug("[compile] a region in %s of %s", region.module or "the model", ", ".join(f"{count} {name}" for name, count in region.operators.items()))
     return lower(gm, example_inputs, chosen.rest)
 
 

@@ -44,7 +44,7 @@ def find(node: Any, known: dict[Node, Node]) -> Match | str | None:
         return "its causality or scale is no constant"
     if any(dtype(x) not in _FLOATS for x in (q, k, v, node)) or dtype(node) != torch.bfloat16 and len({dtype(x) for x in (q, k, v)}) != 1:
         return f"expected float32 or bfloat16, got {dtype(q)}, {dtype(k)}, {dtype(v)}"
-    reason = _mask_reason(mask)
+    reason = _mask_reason(mask, k)
     if reason:
         return reason
     (once_k, repeats), (once_v, more) = _once(k), _once(v)
@@ -61,17 +61,19 @@ def find(node: Any, known: dict[Node, Node]) -> Match | str | None:
         if mask is None:
             return graph.call_function(_functions.range_attention, (q, k, v, causal, scale, dtype(node)))
         if mask not in known:
-            known[mask] = graph.call_function(_functions.ranges, (mask, q, k))
+            known[mask] = graph.call_function(_functions.ranges, (mask,))
         return graph.call_function(_functions.attention_by_mask, (q, k, v, mask, known[mask], scale, dtype(node)))
 
     return Match(node, (q, k, v) if mask is None else (q, k, v, mask), [], build, repeats)
 
 
-def _mask_reason(mask: Any) -> str:
+def _mask_reason(mask: Any, k: Any) -> str:
     if mask is None:
         return ""
     if dtype(mask) != torch.bool:
         return f"its mask is {dtype(mask)}, expected bool"
     if len(shape(mask)) not in (2, 4):
         return "expected a mask [B, 1, S, keys] or [S, keys]"
+    if not same(shape(mask)[-1], shape(k)[2]):
+        return "all keys share its mask"
     return "" if len(shape(mask)) == 2 or shape(mask)[1] == 1 and isinstance(shape(mask)[1], int) else "its mask differs between heads"

@@ -16,6 +16,7 @@ from ._flops import PREFIX, count
 from ._lower import lower
 from ._options import read
 from ._raise import PATTERNS, Site, raise_graph
+from ._regions import Apart, Joined
 
 
 @dataclasses.dataclass
@@ -37,6 +38,8 @@ class Explanation:
     """The result of `explain`; prints as a table."""
 
     sites: list[Site] = dataclasses.field(default_factory=list)
+    regions: list[Joined] = dataclasses.field(default_factory=list)
+    apart: list[Apart] = dataclasses.field(default_factory=list)  # operators that are in no region, and why
     forward: Work = dataclasses.field(default_factory=Work)
     backward: Work = dataclasses.field(default_factory=Work)
     graphs: int = 0
@@ -58,6 +61,11 @@ class Explanation:
             groups = Counter((site.pattern, re.sub(r"\d+", "*", site.module) or "(model)", site.reason) for site in self.sites if bool(site.reason) != done)
             for (pattern, module, reason), number in sorted(groups.items(), key=lambda item: (list(PATTERNS).index(item[0][0]), item[0])):
                 lines.append(f"  {title:6}  {pattern:20}  {number:4} x  {module}" + (f": {reason}" if reason else ""))
+        regions = Counter((re.sub(r"\d+", "*", region.module) or "(model)", ", ".join(f"{count} {name}" for name, count in region.operators.items()))
+                          for region in self.regions)
+        lines += [f"  region  {number:4} x  {module}: {operators}" for (module, operators), number in regions.items()]
+        alone = Counter((each.operator, re.sub(r"\d+", "*", each.module) or "(model)", each.reason) for each in self.apart)
+        lines += [f"  apart   {name:20}  {number:4} x  {module}: {reason}" for (name, module, reason), number in alone.items()]
         for title, work in (("forward", self.forward), ("backward", self.backward)):
             for name, flops in work.flops.most_common():
                 if flops:
@@ -92,7 +100,10 @@ def explain(model: Callable[..., Any], *args: Any, options: Mapping[str, Any] | 
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         result.graphs += 1
-        result.sites += raise_graph(gm, chosen.patterns)
+        raised = raise_graph(gm, chosen.patterns)
+        result.sites += raised.sites
+        result.regions += raised.regions
+        result.apart += raised.apart
         return lower(gm, inputs, "eager", watch)
 
     before = _masked.calls["torch"]

@@ -10,6 +10,9 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.flop_counter import flop_registry
 
+from ._region_op import PREFIX as REGION
+from ._region_op import Structure, by_name
+
 PREFIX = "anabatic::"
 
 
@@ -35,9 +38,17 @@ def _attention(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> int:
     return 2 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
 
 
-def _num_sequences(attention: Node) -> int:
+def _key_begin(operator: str) -> int | None:
+    """The place of this operand of attention, which a region may have."""
+    base = operator.removesuffix("_backward")
+    if base.startswith(REGION):
+        names = [operand.name for operand in by_name(base).structure.operands]
+        return names.index("key_begin") if "key_begin" in names else None
+    return 3 if base == "attention" else None
+
+
+def _num_sequences(begin: Any) -> int:
     """Those that the rows of an attention are of: its key_begin is a view of [B, S]. 1 where the graph does not tell."""
-    begin = attention.args[3]
     whole = _value(begin.args[0]) if isinstance(begin, Node) and begin.args else None
     return _number(whole.shape[0]) if isinstance(whole, torch.Tensor) and whole.dim() == 2 else 1
 
@@ -55,6 +66,8 @@ def _ours(name: str, values: Sequence[Any], num_sequences: int) -> tuple[int, in
         heads, kv_heads = values[6], values[7]
         once = 2 * q[0] * (k[0] // num_sequences) * (q[1] + v[1] // kv_heads * heads)
         return (once * 5 // 2, 0) if backward else (once, 0)
+    if base.startswith(REGION):
+        return _region(by_name(base).structure, values, num_sequences, backward), 0
     if base not in ("mlp", "gated_mlp", "moe_experts", "linear", "grouped_linear", "linear_cross_entropy"):
         return 0, 0
     x, weight = _shape(values[0]), _shape(values[1])
@@ -76,6 +89,25 @@ def _ours(name: str, values: Sequence[Any], num_sequences: int) -> tuple[int, in
     return gradients, 0
 
 
+def _region(structure: Structure, values: Sequence[Any], num_sequences: int, backward: bool) -> int:
+    """The sum over its layers."""
+    known = {operand.name: (_shape(value), bool(values[-1] >> place & 1)) for place, (operand, value) in enumerate(zip(structure.operands, values))}
+    rows = next(known[operand.name][0][0] for operand in structure.operands if operand.kind in ("rows", "heads", "given"))
+    total = 0
+    for number, layer in enumerate(structure.layers):
+        operands = [known[source] for _, source in layer.operands]
+        wanted = sum(1 << place for place, (_, needed) in enumerate(operands) if needed)
+        tensors = [torch.empty(sizes, device="meta") for sizes, _ in operands]
+        attributes: list[Any] = []
+        if layer.layer == "attention":
+            attributes = [None, int(layer.attribute("num_heads")), int(layer.attribute("num_kv_heads"))]
+        if not backward or wanted:
+            name = f"{layer.layer}_backward" if backward else layer.layer
+            total += _ours(name, [*tensors, *attributes, wanted], num_sequences)[0]
+        known[f"%{number}"] = ((rows, layer.width), wanted > 0)
+    return total
+
+
 def count(module: GraphModule, sequences: dict[Any, int]) -> tuple[dict[str, list[int]], int]:
     """FLOPs and calls by operator; FLOPs of a backward that a forward has made.
 
@@ -92,9 +124,10 @@ def count(module: GraphModule, sequences: dict[Any, int]) -> tuple[dict[str, lis
         if name.startswith(PREFIX):
             base = name.removeprefix(PREFIX)
             num_sequences = 1
-            if base in ("attention", "attention_backward"):
-                shapes = tuple(_shape(value) for value in values[:3])
-                num_sequences = sequences.setdefault(shapes, _num_sequences(node))
+            place = _key_begin(base)
+            if place is not None:
+                shapes = (base.removesuffix("_backward"), tuple(_shape(value) for value in values[:3]))
+                num_sequences = sequences.setdefault(shapes, _num_sequences(node.args[place]))
             flops, made = _ours(base, _all(target, values), num_sequences)
             ahead += made
         else:

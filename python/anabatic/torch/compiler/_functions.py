@@ -50,11 +50,17 @@ def range_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float 
     return ops.attention(q, k, v, begin, end.expand(batch, length), scale=scale).transpose(1, 2).to(dtype)
 
 
-def ranges(mask: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """The ranges of keys of a mask that broadcasts to [B, 1, S, keys]; once for all layers that share it."""
-    whole = mask[(None,) * (4 - mask.dim())].expand(q.shape[0], 1, q.shape[2], k.shape[2])
-    return mask_ranges(whole)
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates heads [B, heads, S, D]; cosines and sines [B, S, D]."""
+    half = x.shape[-1] // 2
+    return x * cos.unsqueeze(1) + torch.cat((-x[..., half:], x[..., :half]), -1) * sin.unsqueeze(1)
+
+
+def ranges(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The ranges of keys of a mask that broadcasts to [B, 1, S, keys], as it is; once for all layers that share it."""
+    return mask_ranges(mask[(None,) * (4 - mask.dim())])
 
 
 def attention_by_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, found: tuple[Tensor, Tensor], scale: float | None, dtype: torch.dtype) -> Tensor:
-    return masked_attention(q, k, v, mask, *found, scale=q.shape[-1]**-0.5 if scale is None else scale).transpose(1, 2).to(dtype)
+    begin, end = (each.expand(q.shape[0], q.shape[2]) for each in found)
+    return masked_attention(q, k, v, mask, begin, end, scale=q.shape[-1]**-0.5 if scale is None else scale).transpose(1, 2).to(dtype)

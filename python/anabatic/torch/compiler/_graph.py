@@ -25,10 +25,10 @@ _FUNCTIONS: dict[Any, str] = {
     torch.reshape: "reshape", torch.flatten: "flatten", torch.unsqueeze: "unsqueeze", torch.squeeze: "squeeze",
     torch.repeat_interleave: "repeat_interleave", torch.nn.functional.silu: "silu", functional.linear: "linear",
     torch.addmm: "addmm", functional.scaled_dot_product_attention: "attention", functional.cross_entropy: "cross_entropy", functional.rms_norm: "rms_norm",
-    torch.rms_norm: "rms_norm",
+    torch.rms_norm: "rms_norm", torch.cat: "cat", torch.neg: "neg", operator.neg: "neg", torch.cos: "cos", torch.sin: "sin",
 }
 _METHODS = frozenset({"mul", "add", "pow", "square", "mean", "rsqrt", "sort", "cumsum", "chunk", "sum", "transpose", "view", "reshape", "flatten",
-                      "unsqueeze", "squeeze", "repeat_interleave", "to", "float", "type_as", "type", "contiguous", "expand", "bmm", "bfloat16"})
+                      "unsqueeze", "squeeze", "repeat_interleave", "to", "float", "type_as", "type", "contiguous", "expand", "bmm", "bfloat16", "neg", "cos", "sin"})
 # The least number of arguments by place; calls that name them are left alone.
 _LEAST = {"mul": 2, "add": 2, "pow": 2, "floordiv": 2, "getitem": 2, "setitem": 3, "linear": 2, "addmm": 3, "bmm": 2,
           "attention": 0, "cross_entropy": 0, "rms_norm": 0}

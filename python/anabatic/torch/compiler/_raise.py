@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
-from . import _attention, _experts, _mlps, _norms, _products
+from . import _attention, _experts, _mlps, _norms, _products, _regions, _rope
 from ._graph import Match, Places, module_of, nodes, replace
+from ._regions import Apart, Joined
 
 _Find = Callable[[Node], "Match | str | None"]
+
+REGION = "region"  # which joins what the others have raised
 
 # In this order: what is larger comes first. Each is on unless the options turn it off.
 PATTERNS: dict[str, bool] = {
@@ -21,6 +24,7 @@ PATTERNS: dict[str, bool] = {
     "mlp": True,
     "swiglu": True,
     "linear": True,
+    REGION: True,
 }
 
 
@@ -33,16 +37,25 @@ class Site:
     reason: str = ""
 
 
-def raise_graph(module: GraphModule, patterns: dict[str, bool]) -> list[Site]:
+@dataclasses.dataclass
+class Raised:
+    """What became of a graph."""
+
+    sites: list[Site] = dataclasses.field(default_factory=list)
+    regions: list[Joined] = dataclasses.field(default_factory=list)
+    apart: list[Apart] = dataclasses.field(default_factory=list)  # operators that are in no region
+
+
+def raise_graph(module: GraphModule, patterns: dict[str, bool]) -> Raised:
     """Raises a graph and those inside it, such as the body of a checkpoint."""
-    found: list[Site] = []
+    found = Raised()
     for part in module.modules():
         if isinstance(part, GraphModule):
-            found += _raise_one(part, patterns)
+            _raise_one(part, patterns, found)
     return found
 
 
-def _raise_one(module: GraphModule, patterns: dict[str, bool]) -> list[Site]:
+def _raise_one(module: GraphModule, patterns: dict[str, bool], result: Raised) -> None:
     graph = module.graph
     places = Places(graph)
     masks: dict[Node, Node] = {}
@@ -57,7 +70,7 @@ def _raise_one(module: GraphModule, patterns: dict[str, bool]) -> list[Site]:
     }
     sites: list[Site] = []
     for pattern in PATTERNS:
-        for node in nodes(graph):
+        for node in nodes(graph) if pattern in finders else ():
             found = finders[pattern](node)
             if found is None:
                 continue
@@ -70,9 +83,21 @@ def _raise_one(module: GraphModule, patterns: dict[str, bool]) -> list[Site]:
             sites.append(Site(pattern, where, reason))
         if pattern == "moe_experts":
             sites += _other_experts(graph_nodes=list(nodes(graph)), known={site.module for site in sites})
+    if patterns[REGION]:
+        _join(graph, places, result)
     graph.lint()
     module.recompile()
-    return sites
+    result.sites += sites
+
+
+def _join(graph: Graph, places: Places, result: Raised) -> None:
+    for node in nodes(graph):
+        match = _rope.find(node)
+        if match is not None and not places.obstacle(match):
+            replace(graph, places, match)
+    joined, apart = _regions.join(graph, places)
+    result.regions += joined
+    result.apart += apart
 
 
 def _other_experts(graph_nodes: list[Node], known: set[str]) -> list[Site]:
