@@ -49,6 +49,16 @@ struct LayerSignature {
   std::map<std::string, std::string> attributes{};
   std::vector<LayerTensor> inputs{};     // by name; optional ones may be absent
   std::vector<std::string> gradients{};  // inputs whose gradients may be asked for
+  std::vector<std::string> packed{};     // weights whose packings come with each call
+};
+
+// What kernels read in place of a weight: all or a part of it, in their order and dtype. It is good
+// for as long as the weight does not change.
+struct LayerPacking {
+  std::size_t input = 0;  // index into LayerSignature::inputs
+  std::string form{};     // equal forms of one weight have equal bytes, in any layer
+  std::int64_t bytes = 0;
+  bool in_forward = false, in_backward = false;  // who reads it
 };
 
 // Threads of a host program: calls body(context) on up to `threads` threads at once, the caller's
@@ -71,20 +81,26 @@ class ANABATIC_API LayerCall {
   // As in the signature, in the layer's order; buffers are passed in this order.
   const std::vector<LayerTensor>& inputs() const;
   const std::vector<LayerTensor>& outputs() const;
-  const std::vector<SavedTensor>& saved() const;  // empty without gradients
+  const std::vector<SavedTensor>& saved() const;      // empty without gradients
+  const std::vector<LayerPacking>& packings() const;  // of the weights that come packed
 
   // Fills outputs and saved. Inputs may lie anywhere; outputs and saved begin at multiples of 64
   // bytes and overlap nothing. Buffers without bytes may be null, and so may those of saved tensors
   // that are outputs. InvalidArgument naming the operand where an address or an index does not fit.
+  // `packings` may be null where the forward reads none, and so may the weights that come packed.
   void forward(std::span<const void* const> inputs, std::span<void* const> outputs,
-               std::span<void* const> saved) const;
+               std::span<void* const> saved, std::span<const void* const> packings = {}) const;
 
   // Fills the gradients of inputs that are not null, each like its input. `saved` is what the
   // forward filled for the same inputs, with the buffers of outputs where they are saved. The
   // gradient of an output is like the output; null stands for zeroes.
   void backward(std::span<const void* const> inputs, std::span<const void* const> saved,
                 std::span<const void* const> output_gradients,
-                std::span<void* const> input_gradients) const;
+                std::span<void* const> input_gradients,
+                std::span<const void* const> packings = {}) const;
+
+  // Fills packings()[packing]; `to` begins at a multiple of 64 bytes.
+  void pack(std::size_t packing, const void* weight, void* to) const;
 
   std::string text() const;  // the calls of both programs, one a line
 

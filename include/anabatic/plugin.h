@@ -134,7 +134,7 @@ typedef struct anabatic_op {
  * `anabatic plan --compiler.dump DIR` writes the ops of a model. Kernels of plugins are asked
  * before the engine's own. They see row-major operands of the four dtypes, in the order of the
  * dump. Their attributes are those in braces in the dump: one that a model does not need is
- * absent. */
+ * absent. An output may have the memory of an input of its type. */
 typedef struct anabatic_kernel {
   uint32_t size;
   const char* op;

@@ -66,12 +66,16 @@ std::string name_of(LayerDtype dtype) {
 // Name, dtype, shape.
 using Operand = std::tuple<std::string, std::string, std::vector<std::int64_t>>;
 using Addresses = std::vector<std::uintptr_t>;  // 0: none
+// Name of the weight, form, bytes, whether the forward and the backward read it.
+using Packing = std::tuple<std::string, std::string, std::int64_t, bool, bool>;
 
 LayerSignature signature_of(const std::string& layer, std::map<std::string, std::string> attributes,
-                            const std::vector<Operand>& inputs,
-                            std::vector<std::string> gradients) {
-  LayerSignature signature{
-      .layer = layer, .attributes = std::move(attributes), .gradients = std::move(gradients)};
+                            const std::vector<Operand>& inputs, std::vector<std::string> gradients,
+                            std::vector<std::string> packed) {
+  LayerSignature signature{.layer = layer,
+                           .attributes = std::move(attributes),
+                           .gradients = std::move(gradients),
+                           .packed = std::move(packed)};
   for (const auto& [name, dtype, shape] : inputs)
     signature.inputs.push_back({name, dtype_of(dtype), shape});
   return signature;
@@ -166,26 +170,42 @@ class Layers {
     return bytes;
   }
 
+  std::vector<Packing> packings(const LayerSignature& signature) {
+    std::vector<Packing> packings;
+    for (const LayerPacking& one : call(signature).packings())
+      packings.emplace_back(signature.inputs[one.input].name, one.form, one.bytes, one.in_forward,
+                            one.in_backward);
+    return packings;
+  }
+
+  void pack(const LayerSignature& signature, std::size_t packing, std::uintptr_t weight,
+            std::uintptr_t to) {
+    const LayerCall layer = call(signature);
+    if (packing < layer.packings().size()) ask_for_large_pages(to, layer.packings()[packing].bytes);
+    layer.pack(packing, reinterpret_cast<const void*>(weight), reinterpret_cast<void*>(to));
+  }
+
   void forward(const LayerSignature& signature, const Addresses& inputs, const Addresses& outputs,
-               std::uintptr_t saved, std::int64_t saved_bytes) {
+               std::uintptr_t saved, std::int64_t saved_bytes, const Addresses& packings) {
     const LayerCall layer = call(signature);
     const auto buffers = pointers_of<void*>(outputs);
     require_room(signature, saved_bytes);
     ask_for_large_pages(outputs, layer.outputs());
     ask_for_large_pages(saved, saved_bytes);
     clear_gaps(layer, saved, saved_bytes);
-    layer.forward(pointers_of<const void*>(inputs), buffers,
-                  saved_of<void*>(layer, buffers, saved));
+    layer.forward(pointers_of<const void*>(inputs), buffers, saved_of<void*>(layer, buffers, saved),
+                  pointers_of<const void*>(packings));
   }
 
   void backward(const LayerSignature& signature, const Addresses& inputs, const Addresses& outputs,
                 std::uintptr_t saved, const Addresses& output_gradients,
-                const Addresses& input_gradients) {
+                const Addresses& input_gradients, const Addresses& packings) {
     const LayerCall layer = call(signature);
     ask_for_large_pages(input_gradients, layer.inputs());
     layer.backward(pointers_of<const void*>(inputs),
                    saved_of<const void*>(layer, pointers_of<const void*>(outputs), saved),
-                   pointers_of<const void*>(output_gradients), pointers_of<void*>(input_gradients));
+                   pointers_of<const void*>(output_gradients), pointers_of<void*>(input_gradients),
+                   pointers_of<const void*>(packings));
   }
 
   // Outputs that the backward reads too.
@@ -323,9 +343,11 @@ void bind_layers(nb::module_& core) {
 
   nb::class_<LayerSignature>(core, "LayerSignature",
                              "A layer for operands of certain types: name, attributes, inputs as "
-                             "(name, dtype, shape), and the inputs that have gradients.")
+                             "(name, dtype, shape), the inputs that have gradients, and those "
+                             "whose packings come with each call.")
       .def(nb::new_(&signature_of), nb::arg("layer"), nb::arg("attributes"), nb::arg("inputs"),
-           nb::arg("gradients"));
+           nb::arg("gradients"), nb::arg("packed"))
+      .def_ro("layer", &LayerSignature::layer);
 
   nb::class_<Layers>(core, "Layers", "Layers on memory of the caller; see anabatic.torch.ops.")
       .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("openmp"))
@@ -336,10 +358,13 @@ void bind_layers(nb::module_& core) {
       .def("saved_bytes", &Layers::saved_bytes, nb::arg("signature"), Release())
       .def("saved_outputs", &Layers::saved_outputs, nb::arg("signature"), Release())
       .def("forward", &Layers::forward, nb::arg("signature"), nb::arg("inputs"), nb::arg("outputs"),
-           nb::arg("saved"), nb::arg("saved_bytes"), Release())
+           nb::arg("saved"), nb::arg("saved_bytes"), nb::arg("packings"), Release())
       .def("backward", &Layers::backward, nb::arg("signature"), nb::arg("inputs"),
            nb::arg("outputs"), nb::arg("saved"), nb::arg("output_gradients"),
-           nb::arg("input_gradients"), Release())
+           nb::arg("input_gradients"), nb::arg("packings"), Release())
+      .def("packings", &Layers::packings, nb::arg("signature"), Release())
+      .def("pack", &Layers::pack, nb::arg("signature"), nb::arg("packing"), nb::arg("weight"),
+           nb::arg("to"), Release())
       .def("text", &Layers::text, nb::arg("signature"), Release())
       .def_prop_ro("num_programs", &Layers::num_programs)
       .def_prop_ro("program_bytes", &Layers::program_bytes)

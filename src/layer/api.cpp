@@ -26,18 +26,25 @@ const std::vector<LayerTensor>& LayerCall::inputs() const {
 }
 const std::vector<LayerTensor>& LayerCall::outputs() const { return impl_->program->outputs(); }
 const std::vector<SavedTensor>& LayerCall::saved() const { return impl_->program->saved(); }
+const std::vector<LayerPacking>& LayerCall::packings() const { return impl_->program->packings(); }
 
 void LayerCall::forward(std::span<const void* const> inputs, std::span<void* const> outputs,
-                        std::span<void* const> saved) const {
+                        std::span<void* const> saved, std::span<const void* const> packings) const {
   const std::lock_guard lock(impl_->cache->mutex);
-  impl_->program->forward(inputs, outputs, saved);
+  impl_->program->forward(inputs, outputs, saved, packings);
 }
 
 void LayerCall::backward(std::span<const void* const> inputs, std::span<const void* const> saved,
                          std::span<const void* const> output_gradients,
-                         std::span<void* const> input_gradients) const {
+                         std::span<void* const> input_gradients,
+                         std::span<const void* const> packings) const {
   const std::lock_guard lock(impl_->cache->mutex);
-  impl_->program->backward(inputs, saved, output_gradients, input_gradients);
+  impl_->program->backward(inputs, saved, output_gradients, input_gradients, packings);
+}
+
+void LayerCall::pack(std::size_t packing, const void* weight, void* to) const {
+  const std::lock_guard lock(impl_->cache->mutex);
+  impl_->program->pack(packing, weight, to);
 }
 
 std::string LayerCall::text() const {

@@ -26,6 +26,8 @@ std::string key_of(const LayerSignature& signature, int threads) {
   }
   key += '|';
   for (const std::string& input : signature.gradients) add(input);
+  key += '|';
+  for (const std::string& input : signature.packed) add(input);
   return key;
 }
 

@@ -18,7 +18,7 @@ namespace {
 using spec::kAlignmentBytes;
 
 // The list that an external operand of a program is in, and its place there.
-enum class Source : std::uint8_t { kInput, kSaved, kSeed, kResult };
+enum class Source : std::uint8_t { kInput, kSaved, kSeed, kPacking, kResult };
 struct Slot {
   Source source;
   std::size_t index;
@@ -139,6 +139,8 @@ class LayerProgram::Bound {
       return {Source::kSaved, static_cast<std::size_t>(found - saved.begin()), true};
     for (std::size_t i = 0; i < layer_.outputs_.size(); ++i)
       if (passes::seed_name(layer_.outputs_[i].name) == name) return {Source::kSeed, i, true};
+    for (std::size_t i = 0; i < layer_.packings_.size(); ++i)
+      if (packed_name(i) == name) return {Source::kPacking, i, true};
     ANABATIC_CHECK(false, "[{}] unknown operand {}", layer_.signature_.layer, name);
   }
 
@@ -150,6 +152,8 @@ class LayerProgram::Bound {
         return operands.saved[slot.index];
       case Source::kSeed:
         return operands.seeds[slot.index];
+      case Source::kPacking:
+        return operands.packings[slot.index];
       case Source::kResult:
         break;
     }
@@ -265,6 +269,11 @@ LayerProgram::LayerProgram(const LayerSignature& signature, const LayerTarget& t
     saved_.push_back(std::move(tensor));
     results.push_back(value.name);
   }
+  for (const PackedValue& value : split.packed) packings_.push_back(value.packing);
+  for (PackedValue& value : split.packed)
+    packers_.push_back(std::make_unique<Bound>(*this, std::move(value.graph),
+                                               spec::Action::kForward,
+                                               std::vector<std::string>{value.name}));
   forward_ =
       std::make_unique<Bound>(*this, std::move(split.forward), spec::Action::kForward, results);
   backward_graph_ = std::move(split.backward);
@@ -290,18 +299,30 @@ void LayerProgram::check_count(std::string_view what, std::size_t expected,
                    what, given);
 }
 
+void LayerProgram::check_packings(std::span<const void* const> packings, bool in_forward) const {
+  check_count("packings", packings_.size(), packings.size());
+  for (std::size_t i = 0; i < packings_.size(); ++i)
+    ANABATIC_REQUIRE(packings[i] != nullptr ||
+                         !(in_forward ? packings_[i].in_forward : packings_[i].in_backward),
+                     "[{}] expected the packing {} of {}, got none", signature_.layer,
+                     packings_[i].form, signature_.inputs[packings_[i].input].name);
+}
+
 void LayerProgram::forward(std::span<const void* const> inputs, std::span<void* const> outputs,
-                           std::span<void* const> saved) {
+                           std::span<void* const> saved, std::span<const void* const> packings) {
   check_count("inputs", signature_.inputs.size(), inputs.size());
+  check_packings(packings, true);
   check_count("outputs", outputs_.size(), outputs.size());
   check_count("saved tensors", saved_.size(), saved.size());
   std::vector<void*> results(outputs.begin(), outputs.end());
   results.insert(results.end(), saved.begin(), saved.end());
-  forward_->run({.inputs = inputs, .results = results});
+  forward_->run({.inputs = inputs, .packings = packings, .results = results});
 }
 
 void LayerProgram::backward(std::span<const void* const> inputs, std::span<const void* const> saved,
-                            std::span<const void* const> seeds, std::span<void* const> gradients) {
+                            std::span<const void* const> seeds, std::span<void* const> gradients,
+                            std::span<const void* const> packings) {
+  check_packings(packings, false);
   check_count("inputs", signature_.inputs.size(), inputs.size());
   check_count("saved tensors", saved_.size(), saved.size());
   check_count("gradients of outputs", outputs_.size(), seeds.size());
@@ -316,7 +337,19 @@ void LayerProgram::backward(std::span<const void* const> inputs, std::span<const
     wanted.insert(name);
   }
   if (wanted.empty()) return;
-  backward_of(wanted).run({.inputs = inputs, .saved = saved, .seeds = seeds, .results = gradients});
+  backward_of(wanted).run({.inputs = inputs,
+                           .saved = saved,
+                           .seeds = seeds,
+                           .packings = packings,
+                           .results = gradients});
+}
+
+void LayerProgram::pack(std::size_t packing, const void* weight, void* to) {
+  ANABATIC_REQUIRE(packing < packings_.size(), "[{}] expected a packing below {}, got {}",
+                   signature_.layer, packings_.size(), packing);
+  std::vector<const void*> inputs(signature_.inputs.size());
+  inputs[packings_[packing].input] = weight;
+  packers_[packing]->run({.inputs = inputs, .results = std::span(&to, 1)});
 }
 
 std::string LayerProgram::text() const {
@@ -329,6 +362,7 @@ std::int64_t LayerProgram::bytes() const {
   std::int64_t bytes = std::int64_t{sizeof(LayerProgram)} + bytes_of(forward_->program());
   if (backward_graph_) bytes += bytes_of(*backward_graph_);
   for (const auto& [inputs, backward] : backwards_) bytes += bytes_of(backward->program());
+  for (const auto& packer : packers_) bytes += bytes_of(packer->program());
   return bytes;
 }
 

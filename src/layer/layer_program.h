@@ -39,6 +39,7 @@ struct LayerOperands {
   std::span<const void* const> inputs{};
   std::span<const void* const> saved{};
   std::span<const void* const> seeds{};
+  std::span<const void* const> packings{};
   std::span<void* const> results{};  // of a forward outputs and then saved; of a backward gradients
 };
 
@@ -51,11 +52,14 @@ class LayerProgram {
   const LayerSignature& signature() const { return signature_; }
   const std::vector<LayerTensor>& outputs() const { return outputs_; }
   const std::vector<SavedTensor>& saved() const { return saved_; }
+  const std::vector<LayerPacking>& packings() const { return packings_; }
 
   void forward(std::span<const void* const> inputs, std::span<void* const> outputs,
-               std::span<void* const> saved);
+               std::span<void* const> saved, std::span<const void* const> packings);
   void backward(std::span<const void* const> inputs, std::span<const void* const> saved,
-                std::span<const void* const> seeds, std::span<void* const> gradients);
+                std::span<const void* const> seeds, std::span<void* const> gradients,
+                std::span<const void* const> packings);
+  void pack(std::size_t packing, const void* weight, void* to);
 
   std::string text() const;
   std::int64_t bytes() const;  // about what it takes in memory, without its operands
@@ -64,15 +68,19 @@ class LayerProgram {
   class Bound;
   Bound& backward_of(const std::set<std::string>& inputs);
   void check_count(std::string_view what, std::size_t expected, std::size_t given) const;
+  // Those that the forward or the backward reads are there.
+  void check_packings(std::span<const void* const> packings, bool in_forward) const;
 
   LayerSignature signature_;
   LayerTarget target_;
   std::vector<IntegerRange> ranges_;
   std::vector<LayerTensor> outputs_;
   std::vector<SavedTensor> saved_;
+  std::vector<LayerPacking> packings_;
   std::optional<ir::Graph> backward_graph_;
   std::unique_ptr<Bound> forward_;
   std::map<std::set<std::string>, std::unique_ptr<Bound>> backwards_;  // by inputs
+  std::vector<std::unique_ptr<Bound>> packers_;                        // one a packing
 };
 
 }  // namespace anabatic::layer

@@ -162,6 +162,11 @@ void check_operands(const LayerRow& row, const LayerSignature& signature) {
                      "[{}] expected gradients of operands that have one, got '{}'", row.name,
                      wanted);
   }
+  for (const std::string& packed : signature.packed)
+    ANABATIC_REQUIRE(
+        std::ranges::find(signature.inputs, packed, &LayerTensor::name) != signature.inputs.end(),
+        "[{}] expected packings of operands, got '{}'{}", row.name, packed,
+        hint(packed, signature.inputs, name));
 }
 
 }  // namespace

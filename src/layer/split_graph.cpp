@@ -237,36 +237,67 @@ void recompute_cheap_values(Graph& graph) {
   renumber_producers(graph);
 }
 
+// Adds the node that makes a part of a weight, of that type.
+ValueId add_part(ir::GraphBuilder& builder, ValueId weight, const WeightPart& part,
+                 const TensorType& type) {
+  if (part.is_whole()) return passes::add_derivation(builder, weight, type);
+  spec::Attributes attributes{{"dtype", std::string(to_string(type.dtype))},
+                              {"layout", std::string(text(type.layout))}};
+  if (part.is_of_columns()) {
+    attributes["first_column"] = part.first_column;
+    attributes["column_step"] = part.column_step;
+  } else {
+    attributes["first_row"] = part.first_row;
+    attributes["rows"] = part.rows;
+  }
+  return builder.add1("pack", {weight}, std::move(attributes));
+}
+
+// The packing's place in the list, which it is added to where it is new.
+std::size_t find_packed(std::vector<PackedValue>& packed, const WeightPart& part,
+                        const TensorType& type, const LayerSignature& signature) {
+  const LayerPacking packing{
+      .input = part.input,
+      .form = fmt::format("{} from row {}, column {} by {}", to_string(type), part.first_row,
+                          part.first_column, part.column_step),
+      .bytes = type.num_bytes()};
+  for (std::size_t i = 0; i < packed.size(); ++i)
+    if (packed[i].packing.input == packing.input && packed[i].packing.form == packing.form)
+      return i;
+  PackedValue& made = packed.emplace_back();
+  made.name = packed_name(packed.size() - 1);
+  made.packing = packing;
+  ir::GraphBuilder builder(made.graph, ops::find_op);
+  const LayerTensor& input = signature.inputs[part.input];
+  builder.output(add_part(builder, builder.batch_input(input.name, to_type(input)), part, type),
+                 made.name);
+  ir::verify(made.graph);
+  return packed.size() - 1;
+}
+
 // Replaces parameters, copies and packings by inputs and by nodes that make them, each before its
 // first reader.
 void take_weights(Graph& graph, const std::vector<WeightPart>& parts,
-                  const LayerSignature& signature) {
+                  const LayerSignature& signature, std::vector<PackedValue>& packed) {
   ir::GraphBuilder builder(graph, ops::find_op);
-  std::map<std::size_t, ValueId> inputs;  // by index into the signature's
-  const auto input_of = [&](std::size_t i) {
-    const auto [found, is_new] = inputs.try_emplace(i, ir::kNoValue);
-    if (is_new)
-      found->second = builder.batch_input(signature.inputs[i].name, to_type(signature.inputs[i]));
+  std::map<std::string, ValueId> inputs;
+  const auto input_of = [&](const std::string& name, const TensorType& type) {
+    const auto [found, is_new] = inputs.try_emplace(name, ir::kNoValue);
+    if (is_new) found->second = builder.batch_input(name, type);
     return found->second;
   };
-  const auto derive = [&](const ir::State& state) {
+  const auto derive = [&](const ir::State& state, bool in_forward) {
     const Name primary = state.owner != Name{} ? state.owner : state.name;
     const auto part = std::ranges::find(parts, primary, &WeightPart::state);
     ANABATIC_CHECK(part != parts.end(), "[{}] no weight {}", signature.layer, text(primary));
-    const ValueId weight = input_of(part->input);
-    const TensorType type = graph.value(state.before).type;
-    if (part->is_whole())
-      return builder.type(weight) == type ? weight : passes::add_derivation(builder, weight, type);
-    spec::Attributes attributes{{"dtype", std::string(to_string(type.dtype))},
-                                {"layout", std::string(text(type.layout))}};
-    if (part->is_of_columns()) {
-      attributes["first_column"] = part->first_column;
-      attributes["column_step"] = part->column_step;
-    } else {
-      attributes["first_row"] = part->first_row;
-      attributes["rows"] = part->rows;
-    }
-    return builder.add1("pack", {weight}, std::move(attributes));
+    const LayerTensor& input = signature.inputs[part->input];
+    const TensorType type = graph.value(state.before).type, weight = to_type(input);
+    if (part->is_whole() && weight == type) return input_of(input.name, weight);
+    if (std::ranges::find(signature.packed, input.name) == signature.packed.end())
+      return add_part(builder, input_of(input.name, weight), *part, type);
+    PackedValue& value = packed[find_packed(packed, *part, type, signature)];
+    (in_forward ? value.packing.in_forward : value.packing.in_backward) = true;
+    return input_of(value.name, type);
   };
   std::map<ValueId, ValueId> made;  // by value of a state
   std::vector<Node> nodes = std::exchange(graph.nodes, {});
@@ -279,7 +310,7 @@ void take_weights(Graph& graph, const std::vector<WeightPart>& parts,
         ir::Tag tag = node.tag;
         if (!is_forward(node)) tag.phase = Phase::kRecompute;
         builder.set_tag(tag);
-        known->second = derive(*state);
+        known->second = derive(*state, is_forward(node));
       }
       input = known->second;
     }
@@ -315,6 +346,8 @@ std::vector<ValueId> saved_values(const Graph& graph) {
 
 }  // namespace
 
+std::string packed_name(std::size_t packing) { return fmt::format("packed.{}", packing); }
+
 SplitLayer split_layer(LayerGraph layer, const LayerSignature& signature, ir::FindOp find_op) {
   const bool has_gradients = !signature.gradients.empty();
   run_passes(layer, has_gradients, find_op);
@@ -322,7 +355,7 @@ SplitLayer split_layer(LayerGraph layer, const LayerSignature& signature, ir::Fi
   SplitLayer result;
   if (!has_gradients) {
     keep_live(graph);
-    take_weights(graph, layer.parts, signature);
+    take_weights(graph, layer.parts, signature, result.packed);
     ir::verify(graph);
     result.forward = std::move(graph);
     return result;
@@ -359,7 +392,7 @@ SplitLayer split_layer(LayerGraph layer, const LayerSignature& signature, ir::Fi
   std::erase_if(backward.outputs, [&](ValueId value) { return is_of_layer(backward, value); });
   // The saved values are inputs now: the nodes that made them go first.
   keep_phase(backward, false);
-  take_weights(backward, layer.parts, signature);
+  take_weights(backward, layer.parts, signature, result.packed);
 
   std::erase_if(graph.outputs, [&](ValueId value) { return !is_of_layer(graph, value); });
   for (std::size_t i = 0; i < saved.size(); ++i)
@@ -368,7 +401,7 @@ SplitLayer split_layer(LayerGraph layer, const LayerSignature& signature, ir::Fi
     return text(graph.value(value).name).starts_with(passes::seed_name(""));
   });
   keep_phase(graph, true);
-  take_weights(graph, layer.parts, signature);
+  take_weights(graph, layer.parts, signature, result.packed);
   ir::verify(graph);
   ir::verify(backward);
   result.forward = std::move(graph);

@@ -7,8 +7,9 @@
 //
 // Both come from one graph that the passes of models have gone over, cut by phase. What the
 // backward reads of the forward is saved. Weights, which are parameters until then, become inputs:
-// each graph makes the packings that it reads. A weight's gradient is written where its rows are in
-// the whole, in the weight's dtype.
+// each graph makes the packings that it reads, unless the signature says that they come as inputs.
+// Each of those has a graph that makes it. A weight's gradient is written where its rows are in the
+// whole, in the weight's dtype.
 #pragma once
 #include <optional>
 #include <set>
@@ -27,10 +28,20 @@ struct SavedValue {
   int gradient = -1;  // index into the signature's inputs: its gradient, for a seed of 1
 };
 
+// A packing that comes as an input.
+struct PackedValue {
+  std::string name;  // packed_name: of the input, and of the output of its graph
+  LayerPacking packing;
+  ir::Graph graph;  // makes it of the weight
+};
+
+std::string packed_name(std::size_t packing);
+
 struct SplitLayer {
   ir::Graph forward;
   std::optional<ir::Graph> backward;  // none where no gradient is asked for
   std::vector<SavedValue> saved;
+  std::vector<PackedValue> packed;
 };
 
 // `find_op` knows the ops of the layer.

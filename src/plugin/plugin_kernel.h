@@ -22,6 +22,10 @@ class PluginKernel {
   const std::string& op() const { return op_; }
   const std::string& name() const { return name_; }  // "plugin:NAME"
   const kernels::Kernel& row() const { return row_; }
+  const anabatic_kernel& raw() const { return kernel_; }
+  CallPlace place(std::string_view function, std::string_view node = {}) const {
+    return {.plugin = file_, .op = op_, .function = function, .node = node};
+  }
 
  private:
   // What the row calls.
@@ -29,10 +33,6 @@ class PluginKernel {
   std::int64_t workspace_bytes(const spec::Problem& problem) const;
   std::vector<std::byte> prepare(const spec::Problem& problem) const;
   void run(const kernels::Arguments& arguments) const;
-
-  CallPlace place(std::string_view function, std::string_view node = {}) const {
-    return {.plugin = file_, .op = op_, .function = function, .node = node};
-  }
 
   anabatic_kernel kernel_{};
   std::string file_, op_, name_;

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "anabatic/error.h"
@@ -283,6 +285,77 @@ TEST(LayerCall, TakesFusionsAcrossTheLayersOfARegion) {
        {"linear_many forward", "linear_many_input_gradient", "rope_pair", "add_rms_norm",
         "linear_activation_with_products", "with_activation=true"})
     EXPECT_THAT(text, HasSubstr(wanted));
+}
+
+std::int64_t num_calls(const LayerCall& call) {
+  const std::string text = call.text();
+  return std::count(text.begin(), text.end(), '|');
+}
+
+// Packings that the caller has made give the bits of those that each call makes.
+TEST(LayerCall, TakesPackingsOfTheCaller) {
+  int num_packed = 0;
+  for (const LayerCase& one : layer_cases()) {
+    LayerEngine engine({.threads = 2, .poison = true});
+    LayerSignature signature = one.signature;
+    const LayerCall plain = engine.layer(signature);
+    const ValuesByName inputs = make_inputs(signature, kSeed), seeds = make_seeds(plain, kSeed);
+    const Tensors want = run_layer(plain, signature, inputs, seeds);
+    for (const LayerTensor& input : signature.inputs)
+      if (input.shape.size() >= 2) signature.packed.push_back(input.name);
+    const LayerCall call = engine.layer(signature);
+    expect_equal(run_layer(call, signature, inputs, seeds), want, one.name);
+    if (call.packings().empty()) continue;
+    ++num_packed;
+    EXPECT_THAT(call.text(), Not(HasSubstr(" pack "))) << one.name;
+    EXPECT_LT(num_calls(call), num_calls(plain)) << one.name;
+  }
+  EXPECT_GT(num_packed, 20);
+}
+
+// Layers of any number of rows, with gradients and without, share the packings of a weight.
+TEST(LayerCall, NamesPackingsByTheirForm) {
+  LayerEngine engine;
+  const auto forms = [&](std::int64_t rows, const std::vector<std::string>& gradients) {
+    std::vector<std::string> result;
+    LayerSignature signature = layer_case("moe_experts_bf16").signature;
+    for (const std::size_t i : {0, 3, 4}) signature.inputs[i].shape[0] = rows;
+    signature.gradients = gradients;
+    signature.packed = {"gate_up", "down"};
+    for (const LayerPacking& packing : engine.layer(signature).packings()) {
+      EXPECT_GT(packing.bytes, 0);
+      EXPECT_TRUE(packing.in_forward != packing.in_backward);
+      result.push_back(signature.inputs[packing.input].name + " " + packing.form);
+    }
+    std::ranges::sort(result);
+    return result;
+  };
+  const std::vector<std::string> all = forms(23, {"x", "gate_up", "down", "weights"});
+  EXPECT_EQ(all.size(), 6U);  // gate, up and down, for the forward and for the backward
+  EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), 6U);
+  EXPECT_EQ(forms(40, {"x", "gate_up", "down", "weights"}), all);
+  const std::vector<std::string> forward = forms(23, {});
+  EXPECT_EQ(forward.size(), 3U);
+  EXPECT_TRUE(std::ranges::includes(all, forward));
+}
+
+TEST(LayerCall, RefusesPackingsThatAreNotThere) {
+  LayerEngine engine;
+  LayerSignature signature = layer_case("linear_bf16").signature;
+  signature.packed = {"weigt"};
+  EXPECT_THAT([&] { engine.layer(signature); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("[linear] expected packings of operands, "
+                                                       "got 'weigt'; did you mean 'weight'?")));
+  signature.packed = {"weight"};
+  const LayerCall call = engine.layer(signature);
+  const Buffers buffers(call, signature);
+  EXPECT_THAT([&] { call.forward(buffers.inputs, buffers.outputs, buffers.saved); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("[linear] expected 2 packings, got 0")));
+  const std::vector<const void*> none(2);
+  EXPECT_THAT([&] { call.forward(buffers.inputs, buffers.outputs, buffers.saved, none); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("of weight, got none")));
+  EXPECT_THAT([&] { call.pack(2, buffers.inputs[1], buffers.outputs[0]); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected a packing below 2, got 2")));
 }
 
 TEST(LayerCall, MakesNoGradientOfAFrozenHead) {

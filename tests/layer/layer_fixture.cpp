@@ -342,8 +342,8 @@ ValuesByName make_seeds(const LayerCall& call, std::uint64_t seed) {
 Tensors run_layer(const LayerCall& call, const LayerSignature& signature,
                   const ValuesByName& inputs, const ValuesByName& seeds) {
   Tensors results;
-  std::vector<HostTensor> in, saved, given;
-  std::vector<const void*> in_data, saved_data, given_data;
+  std::vector<HostTensor> in, saved, given, packed;
+  std::vector<const void*> in_data, saved_data, given_data, packed_data;
   std::vector<void*> out_data, saved_to, gradients;
   for (const LayerTensor& input : signature.inputs) {
     in.emplace_back(inputs.at(input.name));
@@ -366,7 +366,15 @@ Tensors run_layer(const LayerCall& call, const LayerSignature& signature,
     saved_to.push_back(saved.back().bytes().data());
     saved_data.push_back(saved_to.back());
   }
-  call.forward(in_data, out_data, saved_to);
+  for (std::size_t i = 0; i < call.packings().size(); ++i) {
+    const LayerPacking& packing = call.packings()[i];
+    packed.push_back(make(tensor("packing", LayerDtype::kBFloat16, {packing.bytes / 2})));
+    void* to = packed.back().bytes().data();
+    call.pack(i, in_data[packing.input], to);
+    packed_data.push_back(to);
+  }
+  for (const LayerPacking& packing : call.packings()) in_data[packing.input] = nullptr;
+  call.forward(in_data, out_data, saved_to, packed_data);
   for (const LayerTensor& output : call.outputs()) {
     given.emplace_back(seeds.at(output.name));
     given_data.push_back(given.back().bytes().data());
@@ -379,8 +387,8 @@ Tensors run_layer(const LayerCall& call, const LayerSignature& signature,
             ? results.emplace("gradients." + input.name, make(input)).first->second.bytes().data()
             : nullptr);
   }
-  call.backward(in_data, saved_data, given_data, gradients);
-  for (const auto* list : {&in, &saved, &given})
+  call.backward(in_data, saved_data, given_data, gradients, packed_data);
+  for (const auto* list : {&in, &saved, &given, &packed})
     for (const HostTensor& one : *list) EXPECT_TRUE(one.bytes().guards_intact());
   for (const auto& [name, one] : results) EXPECT_TRUE(one.bytes().guards_intact()) << name;
   for (std::size_t i = 0; i < in.size(); ++i)

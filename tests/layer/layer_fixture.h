@@ -30,7 +30,8 @@ ValuesByName make_inputs(const LayerSignature& signature, std::uint64_t seed);
 // Gradients of the outputs of a call, by the outputs' names.
 ValuesByName make_seeds(const LayerCall& call, std::uint64_t seed);
 
-// Forward, then backward for all gradients of the signature.
+// Forward, then backward for all gradients of the signature. Packings are made before, and weights
+// that come packed are not passed.
 Tensors run_layer(const LayerCall& call, const LayerSignature& signature,
                   const ValuesByName& inputs, const ValuesByName& seeds);
 

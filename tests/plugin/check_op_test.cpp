@@ -123,9 +123,86 @@ TEST(CheckOp, NamesResultsThatDependOnTheThreads) {
                                          "[24] threads than on 1: element "));
 }
 
-TEST(CheckOp, SaysThatKernelsAreNotChecked) {
-  const Outcome outcome = run_binary({"check-op", kPlugins + "broken.so"});
-  EXPECT_THAT(outcome.out, HasSubstr("\nkernel plugin:fast of activation: not checked\n"));
+Outcome check_kernel(const std::string& name) {
+  return run_binary({"check-op", kPlugins + "kernels.so", "--op", "plugin:" + name});
+}
+
+TEST(CheckOp, PassesKernelsThatKeepToTheContract) {
+  for (const char* want :
+       {"good_add: 48 cases passed, 0 skipped\n", "good_unpermute: 12 cases passed, 0 skipped\n",
+        "good_embedding: 74 cases passed, 4 skipped\n"
+        "  4 skipped, the first one (f32, V=0 F=7 R=7): there is no index below 0\n",
+        "good_grouped: 39 cases passed, 39 skipped\n"
+        "  39 skipped, the first one (bf16, R=7 K=7 N=7): it does not support such a call: only "
+        "f32 "
+        "is fast\n"}) {
+    const std::string counts = want, name = counts.substr(0, counts.find(':'));
+    const Outcome outcome = check_kernel(name);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+    EXPECT_EQ(outcome.out, "plugin:" + counts + "0 ops and 1 kernels checked, 0 failed\n");
+  }
+}
+
+// Cases that pass have no element.
+constexpr Fault kKernelFaults[] = {
+    {"reads_over: 0 cases passed, 48 failed, 0 skipped",
+     "run touches byte 196 of input 1 (b), which has 196 (f32, R=7 F=7)"},
+    {"writes_over: 0 cases passed, 48 failed, 0 skipped",
+     "run writes to byte 196 of output 0 (result), which has 196 (f32, R=7 F=7)"},
+    {"writes_input: 10 cases passed, 38 failed, 0 skipped",
+     "run writes to input 1 (b) (f32, R=7 F=7)"},
+    {"leaves_last: 10 cases passed, 38 failed, 0 skipped",
+     "run does not write element 48 of output 0 (result) (f32, R=7 F=7)"},
+    {"subtracts: 10 cases passed, 38 failed, 0 skipped",
+     "run gives another result than by ref: element 0 of output 0 (result) is -0.735265, by ref "
+     "-0.168549; 0.00015 is allowed (f32, R=7 F=7)"},
+    {"wrong_in_bf16: 29 cases passed, 19 failed, 0 skipped",
+     "run gives another result than by ref: element 0 of output 0 (result) is -0.734375, by ref "
+     "-0.167969; 0.08 is allowed (bf16, R=7 F=7)"},
+    {"writes_first: 10 cases passed, 38 failed, 0 skipped",
+     "run gives other bits where an output has the memory of an input: element 0 of output 0 "
+     "(result) is -0.168548733, then 0.283358335 (f32, R=7 F=7; in place of an input)"},
+    {"keeps_state: 10 cases passed, 38 failed, 0 skipped",
+     "run gives other bits in a second call with the same inputs: element 0 of output 0 (result) "
+     "is 1, then 2 (f32, R=7 F=7)"},
+    {"overruns_workspace: 0 cases passed, 48 failed, 0 skipped",
+     "run writes to byte 5 of the workspace, which has 5 (f32, R=7 F=7)"},
+    {"crashes: 0 cases passed, 48 failed, 0 skipped",
+     "run reads or writes near address 0: a null pointer, or one that a write past a local array "
+     "has changed (f32, R=7 F=7)"},
+    {"fails: 0 cases passed, 48 failed, 0 skipped", "run failed: no time (f32, R=7 F=7)"},
+    {"crashes_in_supports: 0 cases passed, 48 failed, 0 skipped",
+     "supports reads or writes near address 0: a null pointer, or one that a write past a local "
+     "array has changed (f32, R=7 F=7)"},
+    {"refuses: 0 cases passed, 48 skipped",
+     "has no case to check\n  48 skipped, the first one (f32, R=7 F=7): it does not support such a "
+     "call: nothing is right"},
+};
+
+TEST(CheckOp, NamesEachWayAKernelBreaksTheContract) {
+  for (const Fault& fault : kKernelFaults) {
+    const std::string counts = fault.counts, name = counts.substr(0, counts.find(':'));
+    const Outcome outcome = check_kernel(name);
+    EXPECT_EQ(outcome.exit_code, 1) << name;
+    EXPECT_EQ(outcome.err, "") << name;
+    EXPECT_EQ(outcome.out, "plugin:" + counts + "\n  [check-op] plugin:" + name + " " +
+                               fault.message + "\n0 ops and 1 kernels checked, 1 failed\n");
+  }
+}
+
+TEST(CheckOp, SaysWhichKernelsItCannotCheck) {
+  const Outcome outcome = check_kernel("not_checked");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out,
+            "plugin:not_checked: not checked, for there are no cases of head_loss\n"
+            "0 ops and 0 kernels checked, 0 failed\n");
+}
+
+// A name of an op of the engine stands for its kernels.
+TEST(CheckOp, ChecksKernelsOfTheModelPlugin) {
+  const Outcome outcome = run_binary({"check-op", kPlugins + "model_ops.so", "--op", "activation"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("plugin:my_activation: "));
 }
 
 TEST(CheckOp, RefusesWrongArguments) {
@@ -137,7 +214,7 @@ TEST(CheckOp, RefusesWrongArguments) {
   };
   const std::string good = kPlugins + "good.so", missing = kPlugins + "missing.so";
   EXPECT_EQ(refusal({"check-op", good, "--op", "nope"}),
-            "error: [check-op] good.so has no op 'nope'; it has square_relu, my_swiglu, "
+            "error: [check-op] good.so has no op or kernel 'nope'; it has square_relu, my_swiglu, "
             "scaled_norm, pick_rows\n");
   EXPECT_EQ(refusal({"check-op", good, "--limit", "0"}),
             "error: [check-op] --limit: expected 1 to 86400 seconds, got 0\n");

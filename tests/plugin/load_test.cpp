@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "kernels/kernel.h"
+#include "ops/table.h"
+#include "plugin/check/kernel_forms.h"
 #include "plugin/plugin.h"
 #include "support/scoped_variable.h"
 
@@ -114,6 +119,36 @@ TEST(PluginLoad, NamesFilesThatAreNoPlugins) {
             "[plugin] expected a shared library, found no file " + missing);
   EXPECT_EQ(message_of<ResourceError>(source),
             "[plugin] " + source + " cannot be loaded: invalid ELF header");
+}
+
+// Every form is a call of its op, in row-major operands, which ref computes.
+TEST(KernelForms, AreCallsOfTheEnginesOps) {
+  using namespace plugin::check;
+  int num_forms = 0, num_ops = 0;
+  for (const ir::OpSchema* schema : ops::all_ops()) {
+    const std::vector<KernelForm> forms = forms_of(schema->name);
+    num_ops += forms.empty() ? 0 : 1;
+    for (const KernelForm& form : forms) {
+      ++num_forms;
+      const Case one = cases_of(form.inputs).front();
+      const auto inputs = inputs_of(form, one, 0);
+      ASSERT_TRUE(inputs) << schema->name;
+      const spec::Attributes attributes = attributes_of(form, one);
+      const std::vector<TensorType> types = input_types(form.inputs, one);
+      const std::vector<TensorType> outputs = schema->infer(types, attributes);
+      const spec::Problem problem{.op = intern(schema->name),
+                                  .attributes = &attributes,
+                                  .inputs = types,
+                                  .outputs = outputs,
+                                  .device = nullptr,
+                                  .may_add = false};
+      EXPECT_TRUE(std::ranges::any_of(kernels::ref_table(), [&](const kernels::Kernel& row) {
+        return row.op == schema->name && row.supports(problem);
+      })) << schema->name;
+    }
+  }
+  EXPECT_EQ(num_ops, 39);
+  EXPECT_EQ(num_forms, 78);
 }
 
 }  // namespace

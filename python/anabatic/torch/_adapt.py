@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import InvalidArgument, Unsupported
-from . import _modules, _proof
+from . import _modules, _packings, _proof
 from ._registry import NAME, has_experts
 from ._report import PARTS, AdaptReport, AdaptRow, pattern, wait_policy
 
@@ -63,6 +63,7 @@ def restore(model: nn.Module) -> None:
         if _modules.is_swapped(module):
             _modules.swap_back(module)
         module.__dict__.pop(_COUNTER, None)
+    _packings.forget(model.parameters())
     if record is not None:
         names = dict(target.named_modules())
         for name, (attention, experts) in record.implementations.items():

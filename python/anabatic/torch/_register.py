@@ -17,6 +17,7 @@ import torch
 
 from .. import _core
 from ..errors import InternalError, InvalidArgument, Unsupported
+from . import _packings
 
 _DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64"}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -104,20 +105,35 @@ def _dtype(op: Op, operand: str, tensor: torch.Tensor | None) -> str | None:
 
 
 def _signature(op: Op, shapes: Sequence[tuple[int, ...] | None], dtypes: Sequence[str | None], attributes: Sequence[Any],
-               needs: int) -> _core.LayerSignature:
+               needs: int, packed: Sequence[int] = ()) -> _core.LayerSignature:
     words = dict(op.constants)
     for declared, value in zip(op.attributes, attributes):
         if value is not None and value != "":
             words[declared.split()[1].split("=")[0]] = repr(value) if isinstance(value, float) else str(value)
     inputs = [(name, dtype, list(shape)) for name, shape, dtype in zip(op.names, shapes, dtypes) if shape is not None and dtype is not None]
     wanted = [name for name in op.gradients if needs >> op.names.index(name) & 1 and shapes[op.names.index(name)] is not None]
-    return _core.LayerSignature(op.name, words, inputs, wanted)
+    return _core.LayerSignature(op.name, words, inputs, wanted, [op.names[place] for place in packed])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Packing:
+    place: int  # of its weight among the operands
+    form: str
+    size: int
+    is_read: tuple[bool, bool]  # by the forward and by the backward
 
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
     signature: _core.LayerSignature
     size: int  # bytes of the buffer
+    packings: tuple[_Packing, ...]
+
+    def packed(self, weights: dict[int, _packings.Weight], in_backward: bool) -> list[torch.Tensor | None]:
+        """The packings that a call reads, made where the store has none."""
+        return [weights[packing.place].packing(packing.form, packing.size, functools.partial(
+            _HOST.layers().pack, self.signature, number, weights[packing.place].address)) if packing.is_read[in_backward] else None
+            for number, packing in enumerate(self.packings)]
 
 
 def _probe(op: Op, shapes: Sequence[Any], dtypes: Sequence[str | None], attributes: Sequence[Any], needs: int) -> tuple[int, int]:
@@ -157,16 +173,18 @@ class _Memory:
         rows = next(shape[0] for name, shape in zip(op.names, shapes) if name in op.rows and shape is not None)
         return base + each * ((rows + _ROWS - 1) // _ROWS)
 
-    def find(self, tensors: Sequence[torch.Tensor | None], attributes: tuple[Any, ...], needs: int) -> _Known:
-        key = (*[None if tensor is None else (tensor.dtype, tensor.shape) for tensor in tensors], attributes, needs)
+    def find(self, tensors: Sequence[torch.Tensor | None], attributes: tuple[Any, ...], needs: int, packed: tuple[int, ...]) -> _Known:
+        key = (*[None if tensor is None else (tensor.dtype, tensor.shape) for tensor in tensors], attributes, needs, packed)
         found = self.known.get(key)
         if found is None:
             if len(self.known) >= 4096:
                 self.known.clear()
             shapes = [None if tensor is None else tuple(tensor.shape) for tensor in tensors]
             dtypes = [_dtype(self.op, name, tensor) for name, tensor in zip(self.op.names, tensors)]
-            signature = _signature(self.op, shapes, dtypes, attributes, needs)
-            found = self.known[key] = _Known(signature, self.size(tensors, attributes, needs))
+            signature = _signature(self.op, shapes, dtypes, attributes, needs, packed)
+            packings = tuple(_Packing(self.op.names.index(name), form, size, (in_forward, in_backward))
+                             for name, form, size, in_forward, in_backward in _HOST.layers().packings(signature)) if packed else ()
+            found = self.known[key] = _Known(signature, self.size(tensors, attributes, needs), packings)
         return found
 
 
@@ -225,17 +243,18 @@ def register(library: torch.library.Library, op: Op) -> Call:
         return compute(*split(arguments))
 
     def compute(tensors: Sequence[Any], attributes: tuple[Any, ...], needs: int) -> tuple[torch.Tensor, ...]:
-        known = memory.find(tensors, attributes, needs)
+        weights = _packings.find(tensors)
+        known = memory.find(tensors, attributes, needs, tuple(weights))
         made = None if row.detour is None else row.detour.forward(tensors)
         if made is not None:
             # The buffer has the size that was promised, so that compiled code finds what it expects.
             return (*made, torch.zeros(known.size, dtype=torch.uint8))
-        held = _contiguous(of_layer(tensors))
+        held, packed = _contiguous(of_layer(tensors)), known.packed(weights, False)
         layers = _HOST.layers()
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in specs(tensors, attributes)]
         saved = torch.empty(known.size, dtype=torch.uint8)
         layers.forward(known.signature, [t.data_ptr() for t in held], [output.data_ptr() for output in outputs],
-                       saved.data_ptr(), known.size)
+                       saved.data_ptr(), known.size, [_address(t) for t in packed])
         return (*outputs, saved)
 
     def forward_fake(*arguments: Any) -> tuple[torch.Tensor, ...]:
@@ -253,15 +272,17 @@ def register(library: torch.library.Library, op: Op) -> Call:
         if by_detour is not None:
             return by_detour
         held, given = _contiguous(of_layer(tensors)), [g if g is None else _aligned(g.contiguous()) for g in gradients]
-        signature = memory.find(tensors, attributes, needs).signature
+        weights = _packings.find(tensors)
+        known = memory.find(tensors, attributes, needs, tuple(weights))
+        packed = known.packed(weights, True)
         made = {name: torch.empty(tensors[place].shape, dtype=tensors[place].dtype)
                 for place, name in enumerate(row.names) if wanted >> place & 1}
         present = of_layer(row.names, tensors)
         addresses = [0] * row.num_outputs
         for place, output in zip(row.saved_outputs, outputs):
             addresses[place] = output.data_ptr()
-        _HOST.layers().backward(signature, [_address(t) for t in held], addresses, saved.data_ptr(),
-                                 [_address(g) for g in given], [_address(made.get(name)) for name in present])
+        _HOST.layers().backward(known.signature, [_address(t) for t in held], addresses, saved.data_ptr(),
+                                [_address(g) for g in given], [_address(made.get(name)) for name in present], [_address(t) for t in packed])
         return list(made.values())
 
     def backward_fake(*arguments: Any) -> list[torch.Tensor]:

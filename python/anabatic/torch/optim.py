@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .. import _core
 from ..errors import InvalidArgument, Unsupported
+from ._packings import Store
 from ._register import loaded_openmp
 
 _PROCESS = os.getpid()
@@ -57,10 +58,14 @@ class AdamW(torch.optim.Optimizer):
 
     A state of torch.optim.AdamW loads into any of them, and so does each into another. torch_state_dict() is what
     torch.optim.AdamW loads; with fp32 moments state_dict() is the same.
+
+    With `keep_packings` operators keep the packings of these parameters from call to call, `packing_bytes` in all, until the
+    parameter changes. After a write through .data, NumPy or a fused optimizer of torch call refresh().
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2, *, max_norm: float | None = None, moments: str = "fp32") -> None:
+                 weight_decay: float = 1e-2, *, max_norm: float | None = None, moments: str = "fp32",
+                 keep_packings: bool = False) -> None:
         if moments not in _DTYPES:
             raise InvalidArgument(f"[AdamW] moments: expected fp32, bf16 or int8, got {moments!r}")
         for name, value, ok in (("lr", float(lr), float(lr) >= 0), ("betas[0]", betas[0], 0 <= betas[0] < 1), ("betas[1]", betas[1], 0 <= betas[1] < 1),
@@ -73,6 +78,7 @@ class AdamW(torch.optim.Optimizer):
         self.grad_norm: float | None = None
         self._sweep: _core.AdamW | None = None
         self._made_for = (0, 0)  # process and threads
+        self._store = Store() if keep_packings else None
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "foreach": None, "fused": None, **_OFF})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -81,9 +87,37 @@ class AdamW(torch.optim.Optimizer):
             if parameter.dtype != torch.float32 or not parameter.is_cpu or parameter.layout != torch.strided or not parameter.is_contiguous():
                 raise Unsupported(f"[AdamW] parameter {place}: expected contiguous float32 on the CPU, got {parameter.dtype} on "
                                   f"{parameter.device}{'' if parameter.layout != torch.strided or parameter.is_contiguous() else ', strided'}")
+        self._watch()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "max_norm": self.max_norm, "moments": self.moments, "grad_norm": self.grad_norm, "_sweep": None, "_made_for": (0, 0)}
+        return {**super().__getstate__(), "max_norm": self.max_norm, "moments": self.moments, "grad_norm": self.grad_norm, "_sweep": None,
+                "_made_for": (0, 0), "_store": self._store is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # Loading a state comes here too.
+        self._store = Store() if self._store else None
+        self._watch()
+
+    @property
+    def keep_packings(self) -> bool:
+        return self._store is not None
+
+    @property
+    def packing_bytes(self) -> int:
+        """The memory of the packings that are kept now."""
+        return self._store.num_bytes if self._store else 0
+
+    def refresh(self) -> None:
+        """Parameters have changed in a way that torch does not count: their packings are dropped."""
+        self._watch()
+        if self._store:
+            self._store.drop()
+
+    def _watch(self) -> None:
+        if self._store:
+            self._store.watch((group["param_names"][place] if "param_names" in group else f"parameter {place} of group {number}", parameter)
+                              for number, group in enumerate(self.param_groups) for place, parameter in enumerate(group["params"]))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for group in state_dict["param_groups"]:
@@ -149,6 +183,7 @@ class AdamW(torch.optim.Optimizer):
                 for parameter in parameters:
                     self.state[parameter]["step"] += 1
                 torch.autograd.graph.increment_version(parameters)
+        self._watch()
         return loss
 
     def _current_sweep(self) -> _core.AdamW:

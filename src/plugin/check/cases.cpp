@@ -19,13 +19,9 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 18;  // of an operand
 
 bool is_number(const std::string& dim) { return dim[0] >= '0' && dim[0] <= '9'; }
 
-std::int64_t size_of(const std::string& dim, const Case& one) {
-  return is_number(dim) ? std::stoll(dim) : one.sizes.at(dim);
-}
-
-std::vector<std::string> dimensions_of(const PluginOp& op) {
+std::vector<std::string> dimensions_of(std::span<const OperandSpec> inputs) {
   std::vector<std::string> dims;
-  for (const OperandSpec& input : op.inputs())
+  for (const OperandSpec& input : inputs)
     for (const std::string& dim : input.shape)
       if (!is_number(dim) && std::find(dims.begin(), dims.end(), dim) == dims.end())
         dims.push_back(dim);
@@ -68,10 +64,10 @@ DType dtype_of(const OperandSpec& operand, DType wanted) {
 }
 
 // Those of the cases: each that an operand takes. An op without floats is checked once.
-std::vector<DType> dtypes_of_cases(const PluginOp& op) {
+std::vector<DType> dtypes_of_cases(std::span<const OperandSpec> inputs) {
   std::vector<DType> result;
   for (const DType dtype : kFloatTypes)
-    if (std::any_of(op.inputs().begin(), op.inputs().end(),
+    if (std::any_of(inputs.begin(), inputs.end(),
                     [&](const OperandSpec& input) { return input.takes(dtype); }))
       result.push_back(dtype);
   if (result.empty()) result.push_back(DType::kInt32);
@@ -80,9 +76,13 @@ std::vector<DType> dtypes_of_cases(const PluginOp& op) {
 
 }  // namespace
 
-std::vector<TensorType> input_types(const PluginOp& op, const Case& one) {
+std::int64_t size_of(const std::string& dim, const Case& one) {
+  return is_number(dim) ? std::stoll(dim) : one.sizes.at(dim);
+}
+
+std::vector<TensorType> input_types(std::span<const OperandSpec> inputs, const Case& one) {
   std::vector<TensorType> types;
-  for (const OperandSpec& input : op.inputs()) {
+  for (const OperandSpec& input : inputs) {
     TensorType type{.dtype = dtype_of(input, one.dtype)};
     for (const std::string& dim : input.shape) type.shape.push_back(size_of(dim, one));
     types.push_back(std::move(type));
@@ -90,57 +90,58 @@ std::vector<TensorType> input_types(const PluginOp& op, const Case& one) {
   return types;
 }
 
-std::vector<Case> cases_of(const PluginOp& op) {
-  const std::vector<std::string> dims = dimensions_of(op);
+std::vector<Case> cases_of(std::span<const OperandSpec> inputs) {
+  const std::vector<std::string> dims = dimensions_of(inputs);
   const auto fits = [](const TensorType& type) { return type.num_elements() <= kMostElements; };
   std::vector<Case> cases;
-  for (const DType dtype : dtypes_of_cases(op))
+  for (const DType dtype : dtypes_of_cases(inputs))
     for (const std::vector<std::int64_t>& sizes : sizes_of(dims.size())) {
       Case one{.dtype = dtype};
       for (std::size_t i = 0; i < dims.size(); ++i) one.sizes[dims[i]] = sizes[i];
-      const std::vector<TensorType> types = input_types(op, one);
+      const std::vector<TensorType> types = input_types(inputs, one);
       if (std::all_of(types.begin(), types.end(), fits)) cases.push_back(std::move(one));
     }
   return cases;
 }
 
-std::string to_string(const Case& one, const PluginOp& op) {
+std::string to_string(const Case& one, std::span<const OperandSpec> inputs) {
   std::string text(anabatic::to_string(one.dtype));
-  for (const std::string& dim : dimensions_of(op))
+  for (const std::string& dim : dimensions_of(inputs))
     text += fmt::format("{}{}={}", text.find('=') == std::string::npos ? ", " : " ", dim,
                         one.sizes.at(dim));
   return text;
 }
 
-std::optional<DType> reference_dtype(const PluginOp& op) {
+std::optional<DType> reference_dtype(std::span<const OperandSpec> inputs) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32})
-    if (std::all_of(op.inputs().begin(), op.inputs().end(), [&](const OperandSpec& input) {
+    if (std::all_of(inputs.begin(), inputs.end(), [&](const OperandSpec& input) {
           return !takes_floats(input) || input.takes(dtype);
         }))
       return dtype;
   return std::nullopt;
 }
 
-std::optional<Operands> random_inputs(const PluginOp& op, const Case& one, std::uint64_t seed) {
-  const std::vector<TensorType> types = input_types(op, one);
-  Operands inputs;
+std::optional<Operands> random_inputs(std::span<const OperandSpec> inputs, const Case& one,
+                                      std::uint64_t seed) {
+  const std::vector<TensorType> types = input_types(inputs, one);
+  Operands made;
   for (std::size_t i = 0; i < types.size(); ++i) {
-    const OperandSpec& input = op.inputs()[i];
+    const OperandSpec& input = inputs[i];
     if (is_float(types[i].dtype)) {
-      inputs.push_back(random_floats(types[i], input.name, seed, i));
-      if (seed % 2 == 1) make_positive(inputs.back());
+      made.push_back(random_floats(types[i], input.name, seed, i));
+      if (seed % 2 == 1) make_positive(made.back());
       continue;
     }
-    inputs.push_back(zeros(types[i], input.name));
+    made.push_back(zeros(types[i], input.name));
     if (input.below.empty()) continue;
     const std::int64_t count = types[i].num_elements(), limit = size_of(input.below, one);
     if (count > 0 && limit == 0) return std::nullopt;
     for (std::int64_t k = 0; k < count; ++k)
-      set_value(inputs.back(), k,
+      set_value(made.back(), k,
                 static_cast<double>(random_below(seed, i, static_cast<std::uint64_t>(k),
                                                  static_cast<std::uint64_t>(limit))));
   }
-  return inputs;
+  return made;
 }
 
 }  // namespace anabatic::plugin::check

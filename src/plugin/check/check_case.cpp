@@ -4,48 +4,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
 
 #include "plugin/check/checked_call.h"
+#include "plugin/check/comparisons.h"
 #include "plugin/check/differences.h"
 
 namespace anabatic::plugin::check {
 namespace {
 
-constexpr std::byte kPoison{0x55}, kOtherPoison{0xAA};
-constexpr std::array<Setting, 6> kSettings{{{1, Side::kBegin, kPoison},
-                                            {1, Side::kEnd, kOtherPoison},
-                                            {2, Side::kBegin, kPoison},
-                                            {2, Side::kEnd, kOtherPoison},
-                                            {4, Side::kBegin, kPoison},
-                                            {4, Side::kEnd, kOtherPoison}}};
 constexpr std::uint64_t kSeeds = 2;  // of values for finite differences
 // The first streams of outputs' gradients, and of outputs that move.
 constexpr std::uint64_t kOfOutputs = 1 << 16, kOutputs = 1 << 17;
-
-// How far results in a dtype may be from those in the widest one: a share of the largest magnitude,
-// what terms near 1 that cancel leave, and eight times what it changes if all that is read moves by
-// a rounding.
-struct Bound {
-  double share, absolute;
-};
-constexpr double kMostMoves = 8;
-Bound bound_of(double unit) {
-  if (unit > roundoff(DType::kFloat32)) return {0x1p-5, 0x1p-7};
-  return unit > roundoff(DType::kFloat64) ? Bound{0x1p-14, 0x1p-18} : Bound{0x1p-40, 0x1p-46};
-}
-
-std::string element_of(std::int64_t element, std::size_t output, const Operand& operand) {
-  return fmt::format("element {} of output {} ({})", element, output, operand.name);
-}
-
-bool has_bytes(const Operand& operand, std::int64_t element, std::byte value) {
-  const std::int64_t size = size_bytes(operand.type.dtype);
-  const std::byte* at = operand.bytes.data() + element * size;
-  return std::all_of(at, at + size, [&](std::byte byte) { return byte == value; });
-}
 
 class CaseCheck {
  public:
@@ -53,17 +22,17 @@ class CaseCheck {
       : op_(op), one_(one), reporter_(reporter), caller_(op, reporter) {}
 
   void run() {
-    const auto inputs = random_inputs(op_, one_, 0);
+    const auto inputs = random_inputs(op_.inputs(), one_, 0);
     if (!inputs) reporter_.skip("there is no index below 0");
     const std::vector<TensorType> types = caller_.infer(*inputs);
     caller_.cost(*inputs, types);
-    const Operands outputs = repeat(Function::kForward, *inputs, blank_outputs(types));
+    const Operands outputs = repeated(Function::kForward, *inputs, blank_outputs(types));
     Operands of_outputs, of_inputs;
     if (op_.has_gradient()) {
       of_outputs = gradients_of(types, 0);
       of_inputs = check_absence(*inputs, outputs, of_outputs);
     }
-    const auto wide = reference_dtype(op_);
+    const auto wide = reference_dtype(op_.inputs());
     if (!wide) return;
     if (*wide == one_.dtype) {
       if (op_.has_gradient())
@@ -109,47 +78,10 @@ class CaseCheck {
     return all;
   }
 
-  // Fails where bits differ in outputs that both have.
-  void expect_equal(const Operands& got, const Operands& want, std::string_view kind,
-                    std::string_view when) {
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      if (!got[i].is_given || !want[i].is_given || got[i].bytes == want[i].bytes) continue;
-      const auto differs =
-          std::mismatch(got[i].bytes.begin(), got[i].bytes.end(), want[i].bytes.begin());
-      const std::int64_t element =
-          (differs.first - got[i].bytes.begin()) / size_bytes(got[i].type.dtype);
-      reporter_.fail(kind, fmt::format("gives other bits {}: {} is {:.9g}, then {:.9g}", when,
-                                       element_of(element, i, got[i]), value_at(want[i], element),
-                                       value_at(got[i], element)));
-    }
-  }
-
-  void expect_written(const Operands& first, const Operands& second) {
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      const std::int64_t count = first[i].is_given ? first[i].type.num_elements() : 0;
-      for (std::int64_t k = 0; k < count; ++k)
-        if (has_bytes(first[i], k, kSettings[0].poison) &&
-            has_bytes(second[i], k, kSettings[1].poison))
-          reporter_.fail("unwritten", fmt::format("does not write {}", element_of(k, i, first[i])));
-    }
-  }
-
-  Operands repeat(Function function, const Operands& inputs, const Operands& outputs) {
-    Operands first;
-    for (const Setting& setting : kSettings) {
-      const Operands now = caller_.run(function, inputs, outputs, setting);
-      if (&setting == kSettings.data()) {
-        first = now;
-        continue;
-      }
-      if (&setting == &kSettings[1]) expect_written(first, now);
-      if (setting.threads == 1)
-        expect_equal(now, first, "repeat", "in a second call with the same inputs");
-      else
-        expect_equal(now, first, "threads",
-                     fmt::format("on {} threads than on 1", setting.threads));
-    }
-    return first;
+  Operands repeated(Function function, const Operands& inputs, const Operands& outputs) {
+    return repeat(
+        [&](const Setting& setting) { return caller_.run(function, inputs, outputs, setting); },
+        reporter_);
   }
 
   // Backward with all gradients, then with some absent. Returns those of all.
@@ -157,7 +89,7 @@ class CaseCheck {
                          const Operands& of_outputs) {
     const Operands blank = blank_gradients(inputs);
     const Operands all_inputs = backward_inputs(inputs, outputs, of_outputs);
-    const Operands all = repeat(Function::kBackward, all_inputs, blank);
+    const Operands all = repeated(Function::kBackward, all_inputs, blank);
     check_absent_results(all_inputs, all);
     const auto given = [](const Operand& operand) { return operand.is_given; };
     if (std::count_if(of_outputs.begin(), of_outputs.end(), given) < 2) return all;
@@ -172,7 +104,7 @@ class CaseCheck {
       const Operands want = caller_.run(
           Function::kBackward, backward_inputs(inputs, outputs, with_zeros), blank, kSettings[0]);
       reporter_.enter("backward", note, {});
-      expect_near(got, want, want, "with zeros");
+      expect_near(got, want, want, unit_, "with zeros", reporter_);
       check_absent_results(some_inputs, got);
     }
     return all;
@@ -204,12 +136,12 @@ class CaseCheck {
       if (absent.empty() || !has_any) continue;
       const std::string note = fmt::format("without the {}", absent);
       const Operands got = caller_.run(Function::kBackward, inputs, wanted, kSettings[1], note);
-      expect_equal(got, all, "absent", "than with all gradients");
+      expect_equal(got, all, "absent", "than with all gradients", reporter_);
     }
   }
 
   void check_gradients(std::uint64_t seed, const std::vector<TensorType>& types) {
-    const Operands inputs = *random_inputs(op_, one_, seed);
+    const Operands inputs = *random_inputs(op_.inputs(), one_, seed);
     const Operands blank = blank_outputs(types), of_outputs = gradients_of(types, seed);
     const Operands outputs = caller_.run(Function::kForward, inputs, blank, {});
     const Operands of_inputs =
@@ -218,34 +150,11 @@ class CaseCheck {
     check_differences(caller_, inputs, blank, of_outputs, of_inputs);
   }
 
-  // `moved` are the results of inputs that moved by a rounding.
-  void expect_near(const Operands& got, const Operands& want, const Operands& moved_results,
-                   std::string_view with) {
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      if (!got[i].is_given || !is_float(got[i].type.dtype)) continue;
-      double most_moved = 0;
-      const std::int64_t count = got[i].type.num_elements();
-      for (std::int64_t k = 0; k < count; ++k)
-        most_moved =
-            std::max(most_moved, std::abs(value_at(moved_results[i], k) - value_at(want[i], k)));
-      const Bound bound = bound_of(unit_);
-      const double allowed =
-          bound.share * largest(want[i]) + bound.absolute + kMostMoves * most_moved;
-      for (std::int64_t k = 0; k < count; ++k) {
-        const double a = value_at(got[i], k), b = value_at(want[i], k);
-        if (a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= allowed) continue;
-        reporter_.fail(with, fmt::format("gives another result than {}: {} is {:.6g}, {} {:.6g}; "
-                                         "{:.2g} is allowed",
-                                         with, element_of(k, i, got[i]), a, with, b, allowed));
-      }
-    }
-  }
-
   void check_precision(DType wide, const Operands& inputs, const Operands& outputs,
                        const Operands& of_outputs, const Operands& of_inputs) {
     Case wide_case = one_;
     wide_case.dtype = wide;
-    const std::vector<TensorType> wide_types = input_types(op_, wide_case);
+    const std::vector<TensorType> wide_types = input_types(op_.inputs(), wide_case);
     const auto with_inputs = [&](const Operands& operands, double share) {
       Operands result;
       for (std::size_t i = 0; i < operands.size(); ++i)
@@ -259,7 +168,7 @@ class CaseCheck {
     };
     const Operands want = forward(wide_inputs), want_moved = forward(moved_inputs);
     const std::string with = fmt::format("in {}", anabatic::to_string(wide));
-    expect_near(outputs, want, want_moved, with);
+    expect_near(outputs, want, want_moved, unit_, with, reporter_);
     if (!op_.has_gradient()) return;
     const auto backward = [&](const Operands& from, const Operands& made, double share) {
       Operands read, gradients;
@@ -271,7 +180,8 @@ class CaseCheck {
                          blank_gradients(from), {});
     };
     const Operands want_gradients = backward(wide_inputs, want, 0);
-    expect_near(of_inputs, want_gradients, backward(moved_inputs, want_moved, unit_), with);
+    expect_near(of_inputs, want_gradients, backward(moved_inputs, want_moved, unit_), unit_, with,
+                reporter_);
   }
 
   const PluginOp& op_;

@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of an op's functions as the contract allows them, in memory that shows what breaks it.
 #pragma once
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "device/thread_team.h"
-#include "plugin/check/child.h"
-#include "plugin/check/values.h"
+#include "plugin/check/guarded_call.h"
 #include "plugin/plugin_op.h"
 
 namespace anabatic::plugin::check {
 
 enum class Function { kForward, kBackward };
 std::string_view to_string(Function function);
-
-struct Setting {
-  int threads = 1;
-  Side side = Side::kBegin;
-  std::byte poison{0x55};  // of outputs, workspace and what surrounds them
-};
 
 class Caller {
  public:
@@ -39,13 +29,12 @@ class Caller {
   Reporter& reporter() { return reporter_; }
 
  private:
-  device::ThreadTeam* team(int threads);
   std::int64_t workspace_bytes(Function function, const Operands& inputs, const Operands& outputs);
 
   const PluginOp& op_;
   Reporter& reporter_;
   std::string attributes_;
-  std::map<int, std::unique_ptr<device::ThreadTeam>> teams_;
+  Teams teams_;
 };
 
 }  // namespace anabatic::plugin::check
