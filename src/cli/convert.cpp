@@ -98,26 +98,6 @@ int run_convert(const Invocation& invocation) {
   return 0;
 }
 
-int run_check(const Invocation& invocation) {
-  const std::string& what = invocation.positionals.at(0);
-  ANABATIC_REQUIRE(what == "manifest", "[check] expected manifest, got '{}'", what);
-  const auto path_of = [&](const char* option) {
-    return invocation.has(option) ? std::optional<std::filesystem::path>(invocation.value(option))
-                                  : std::nullopt;
-  };
-  const std::string& directory = invocation.positionals.at(1);
-  const std::vector<std::string> problems =
-      train::check_manifest(directory, path_of("--against"), path_of("--reference"));
-  for (const std::string& problem : problems) print_output("{}\n", problem);
-  if (problems.empty()) print_output("{}: as its manifest says\n", directory);
-  // Training changed the values.
-  if (invocation.has("--against") &&
-      train::read_manifest(directory).kind == train::ManifestKind::kCheckpoint)
-    print_output("with {}: names, shapes and dtypes were compared, values were not\n",
-                 invocation.value("--against"));
-  return problems.empty() ? 0 : 1;
-}
-
 }  // namespace
 
 const Verb& convert_verb() {
@@ -144,22 +124,6 @@ const Verb& convert_verb() {
         .is_flag = true}},
       false,
       run_convert};
-  return verb;
-}
-
-const Verb& check_verb() {
-  static const Verb verb{
-      "check",
-      "compare what convert or train wrote with its manifest: check manifest MODEL",
-      "WHAT MODEL",
-      {{.name = "--against",
-        .help = "the source: its tensors are compared too, and of a conversion every value",
-        .value = "MODEL_DIR"},
-       {.name = "--reference",
-        .help = "safetensors file of input_ids i64[1,S] and logits f32[1,S,V] of another program",
-        .value = "FILE"}},
-      false,
-      run_check};
   return verb;
 }
 

@@ -175,6 +175,11 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(boolean("train.allow_changed_data",
                          "Resume from a checkpoint even if the training data have changed since.",
                          AT(train.allow_changed_data)));
+  keys.push_back(
+      choice("train.check_leak",
+             "Whether a run proves on its first micro-batch that documents of one sample "
+             "do not see each other. It takes two forwards.",
+             {"first", "off"}, AT(train.check_leak)));
   keys.push_back(integer("train.save_every", "Steps between checkpoints. 0 saves only at the end.",
                          0, AT(train.save_every)));
   keys.push_back(integer("train.validate_every",

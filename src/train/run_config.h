@@ -45,6 +45,7 @@ struct RunConfig {
     std::string output;
     std::string resume = "auto";                      // auto | never
     bool allow_changed_data = false;                  // a resume may find other training data
+    std::string check_leak = "first";                 // first | off: of documents in a sample
     std::int64_t save_every = 0, validate_every = 0;  // 0: only at the end
     static constexpr std::int64_t kThinning = 0;      // of log_every: fewer lines on long runs
     std::int64_t log_every = kThinning;               // steps between plain console lines

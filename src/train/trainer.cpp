@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -30,6 +31,7 @@
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
+#include "train/proof/leak.h"
 #include "train/ranks/agreed_machine.h"
 #include "train/ranks/follower.h"
 #include "train/ranks/planned_exchanges.h"
@@ -116,6 +118,7 @@ struct Trainer::Impl {
   ExpertHistory expert_history;
   std::int64_t epoch = -1;  // of the last step
   bool has_begun = false;   // a step was asked for
+  bool is_checked = false;  // the first step's packing
   bool is_over = false;     // no other step comes
   bool is_stopped = false;  // by the listener or a rank, before run.train.steps
   TrainResult result;
@@ -350,9 +353,24 @@ struct Trainer::Impl {
     return std::move(plan.training);
   }
 
+  // Documents share attention by design where they are concatenated. Experts of several ranks share
+  // their forwards.
+  void check_packing(const io::StepBatch& batch) {
+    if (run.train.check_leak == "off" || run.data.packing == "concatenated" ||
+        rank_step->num_ranks() > 1)
+      return;
+    const std::int64_t num_kept =
+        require_no_leak(*program, batch.micro_batches[0], session.config().spec.vocab_size);
+    if (num_kept > 0)
+      say("packing: {} documents of the first micro-batch keep their loss when the tokens of the "
+          "others change",
+          num_kept);
+  }
+
   StepMetrics run_step(std::int64_t step, const io::StepBatch* of_host) {
     const auto begin = Clock::now();
     const io::StepBatch& batch = of_host != nullptr ? *of_host : loader->load_step(step - 1);
+    if (!std::exchange(is_checked, true)) check_packing(batch);
     StepMetrics metrics;
     for (bool is_done = false; !is_done;) {
       metrics = {.step = step, .steps = run.train.steps, .epoch = batch.epoch};
