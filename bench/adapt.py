@@ -7,13 +7,18 @@
 Parameters are float32, arithmetic is bf16 by autocast. (grouped_mm of torch computes in float32 there, as its weights are.)
 "backend" is the model as it is under torch.compile(backend="anabatic"), with our AdamW; "backend+apart" is the same without regions.
 Every variant is a process of its own; they take turns, a step each. It prints the median step, its ratio to the peers' best,
-and the peak of resident memory. A name may end in +passive: OMP_WAIT_POLICY=PASSIVE stands in its environment.
+and the peak of resident memory. A name may end in +passive: OMP_WAIT_POLICY=PASSIVE stands in its environment. With +kept before
+it glibc keeps freed memory, as adapt has it unless +returned is there. Ours may have
++backend (our back end of torch.compile), +inductor (which gives the rest to torch's), +packings (AdamW keeps them) and +own (our layers run on a team of their own, not on
+torch's threads). With --accumulation N a step has N micro-batches.
 
-With --ops it times anabatic.torch.ops.moe_experts, forward and backward, in turn with the engine's own layer (anabatic bench moe),
-and what a call of a small operator adds to torch's.
+With --ops it times anabatic.torch.ops.moe_experts, forward and backward, in turn with the engine's own layer (anabatic bench moe).
+With --teams it times adapted steps, and small products of torch and of ours in turn, on both teams under both policies.
+With --profile it prints where the time of the variants' steps goes; they do not take turns.
 """
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -25,9 +30,11 @@ import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
+MIXED = 200  # pairs of small products in a step of them
 SETTLE_SECONDS = 0.1  # spinning threads of the process before go to sleep
 PEERS = ("eager", "grouped_mm", "eager+compile", "grouped_mm+compile")
 OURS = ("adapt", "adapt+backend", "backend", "backend+apart")
+TEAMS = ("", "+own", "+passive", "+own+passive")
 
 
 def make_step(options, words):
@@ -46,29 +53,32 @@ def make_step(options, words):
         import anabatic.torch
     if words[0] == "adapt":
         begin = time.monotonic()
-        report = anabatic.torch.adapt(model)
+        report = anabatic.torch.adapt(model, keep_memory="returned" not in words)
         print(f"adapt took {time.monotonic() - begin:.1f} s; {sum(row.share for row in report.rows if row.adapted):.0%} of the FLOPs")
     elif has_experts and not is_ours:
         model.set_experts_implementation(words[0])
     if is_ours:
-        optimizer = anabatic.torch.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, max_norm=1.0)
+        optimizer = anabatic.torch.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, max_norm=1.0,
+                                         keep_packings="packings" in words)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 
     def loss_of(tokens):
         return model(input_ids=tokens, labels=tokens).loss
 
+    rest = {"rest": "inductor" if "inductor" in words else "eager"}
     if words[0] == "backend":
-        loss_of = torch.compile(loss_of, backend="anabatic", options={"fusions": {"region": "off" if "apart" in words else "on"}})
+        loss_of = torch.compile(loss_of, backend="anabatic", options={**rest, "fusions": {"region": "off" if "apart" in words else "on"}})
     elif "compile" in words or "backend" in words:
-        model.forward = torch.compile(model.forward, **({"backend": "anabatic"} if "backend" in words else {}))
+        model.forward = torch.compile(model.forward, **({"backend": "anabatic", "options": rest} if "backend" in words else {}))
     tokens = torch.randint(0, config.vocab_size, (options.batch, options.sequence))
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(tokens)
-        loss.backward()
+        for _ in range(options.accumulation):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(tokens) / options.accumulation
+            loss.backward()
         if not is_ours:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -77,12 +87,37 @@ def make_step(options, words):
     return step
 
 
+def make_mix(options):
+    """Small products of torch and of ours in turn, of 0.1 to 0.5 ms each."""
+    import torch
+    from anabatic.torch import ops
+    torch.set_num_threads(options.threads)
+    a, x, weight = torch.randn(192, 192), torch.randn(256, 512), torch.randn(512, 512)
+
+    @torch.no_grad()
+    def step():
+        for _ in range(MIXED):
+            product = a @ a
+            ops.linear(x, weight)
+        return product.sum().item()
+
+    return step
+
+
 def serve(options):
     """A step for each line of standard input; its seconds, loss and the peak so far as a line of output."""
+    words = options.serve.split("+")
+    if "own" in words:
+        for part in ("_register", "optim"):
+            importlib.import_module(f"anabatic.torch.{part}").loaded_openmp = lambda: ""
     with contextlib.redirect_stdout(sys.stderr):
-        step = make_step(options, options.serve.split("+"))
+        step = make_mix(options) if words[0] == "mix" else make_step(options, words)
         for _ in range(2):
             step()
+    if options.profile:
+        import adapt_profile
+        adapt_profile.print_profile(step, options.rounds)
+        return
     print(json.dumps("ready"), flush=True)
     for _ in sys.stdin:
         begin = time.monotonic()
@@ -93,16 +128,24 @@ def serve(options):
         print(json.dumps({"seconds": seconds, "loss": loss, "peak": peak}), flush=True)
 
 
+def start(options, model, name, *more, **pipes):
+    """The process of a variant."""
+    environment = {key: value for key, value in os.environ.items() if key not in UNSET}
+    word = name.removesuffix("+passive")
+    if word != name:
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+    if "+kept" in word:
+        environment.update(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="-1")
+    command = [sys.executable, __file__, "--serve", word, "--model", model, *more]
+    for key in ("batch", "sequence", "threads", "accumulation", "rounds"):
+        command += [f"--{key}", getattr(options, key)]
+    return subprocess.Popen(list(map(str, command)), text=True, env=environment, **pipes)
+
+
 class Variant:
     def __init__(self, options, model, name):
-        environment = {key: value for key, value in os.environ.items() if key not in UNSET}
-        word = name.removesuffix("+passive")
-        if word != name:
-            environment["OMP_WAIT_POLICY"] = "PASSIVE"
-        command = [sys.executable, __file__, "--serve", word, "--model", model, "--batch", options.batch, "--sequence", options.sequence,
-                   "--threads", options.threads]
         self.name = name
-        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.process = start(options, model, name, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if not self.process.stdout.readline():
             sys.exit(f"adapt.py: {name} ended with exit code {self.process.wait()}")
         self.seconds, self.peak, self.loss = [], 0, None
@@ -116,14 +159,20 @@ class Variant:
         self.peak, self.loss = line["peak"], line["loss"]
 
 
-def compare(options, model):
-    variants = [Variant(options, model, name) for name in options.variants]
+def measured(options, model, names):
+    """Variants that have taken turns."""
+    variants = [Variant(options, model, name) for name in names]
     for _ in range(options.rounds):
         for variant in variants:
             variant.round()
     for variant in variants:
         variant.process.kill()
-    peers = [variant for variant in variants if variant.name.removesuffix("+passive") in PEERS]
+    return variants
+
+
+def compare(options, model):
+    variants = measured(options, model, options.variants)
+    peers = [variant for variant in variants if variant.name.removesuffix("+passive").removesuffix("+kept") in PEERS]
     best = min((statistics.median(variant.seconds) for variant in peers), default=float("nan"))
     eager = min((variant.peak for variant in peers if "compile" not in variant.name), default=float("nan"))
     print(f"{pathlib.Path(model).name}: {options.batch} x {options.sequence} tokens, {options.threads} threads")
@@ -133,10 +182,27 @@ def compare(options, model):
               f"({variant.peak / eager:4.2f} of eager), loss {variant.loss:.4f}", flush=True)
 
 
+def compare_teams(options, model):
+    print(f"{pathlib.Path(model).name}: {options.batch} x {options.sequence} tokens, {options.threads} threads")
+    for what, count in (("adapt", 1), ("mix", MIXED)):
+        for variant in measured(options, model, [what + team for team in TEAMS]):
+            seconds = sorted(variant.seconds)
+            print(f"  {variant.name:<28} {statistics.median(seconds) / count * 1e3:9.3f} ms, {seconds[0] / count * 1e3:9.3f} to "
+                  f"{seconds[-1] / count * 1e3:9.3f}", flush=True)
+
+
+def profile(options, model):
+    for name in options.variants:
+        print(f"{pathlib.Path(model).name}, {name}: {options.batch} x {options.sequence} tokens, {options.threads} threads", flush=True)
+        if start(options, model, name, "--profile").wait():
+            sys.exit(f"adapt.py: {name} failed")
+
+
 def compare_ops(options):
     import torch
-    from anabatic.torch import ops
+    from anabatic.torch import keep_memory, ops
     torch.set_num_threads(options.threads)
+    keep_memory()  # as adapt does
     for name, (experts, top_k, hidden, inner) in {"moe_coarse": (8, 2, 512, 1536), "moe_fine": (64, 8, 512, 256)}.items():
         tokens = options.batch * options.sequence
         command = [ROOT / "build/release/anabatic", "bench", "moe", "--serve", "--device.threads", options.threads, "--train.precision", "bf16",
@@ -179,11 +245,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=[str(ROOT / f"bench/yardsticks/{name}") for name in ("moe_coarse", "moe_fine", "dense")])
     parser.add_argument("--variants", nargs="+", default=["grouped_mm+passive", "grouped_mm+compile+passive", "adapt", "adapt+passive"],
-                        help=f"of {', '.join((*PEERS, *OURS))}, each also with +passive")
+                        help=f"of {', '.join((*PEERS, *OURS))}, with what may follow")
     parser.add_argument("--ops", action="store_true", help="the experts alone, against the engine's own layer")
+    parser.add_argument("--teams", action="store_true", help="our team and torch's under both wait policies")
+    parser.add_argument("--profile", action="store_true", help="where the time of each variant goes")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
-    for name, value in (("batch", 4), ("sequence", 512), ("threads", 2), ("rounds", 5)):
+    for name, value in (("batch", 4), ("sequence", 512), ("threads", 2), ("accumulation", 1), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     if options.serve:
@@ -193,7 +261,7 @@ def main():
         compare_ops(options)
         return
     for model in options.models:
-        compare(options, model)
+        (compare_teams if options.teams else profile if options.profile else compare)(options, model)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,14 @@ struct LayerOptions {
   bool poison = false;                 // dead memory is filled with NaN before each call, for tests
 };
 
+// What the calls of one kernel have taken.
+struct LayerKernelTime {
+  std::string layer;   // "moe_experts"
+  std::string call;    // "experts grouped_linear backward_weight"
+  std::string kernel;  // "cpu:grouped_linear_avx512_bf16"
+  std::int64_t calls = 0, nanoseconds = 0;
+};
+
 // A layer for one signature. Copies are handles of one program.
 class ANABATIC_API LayerCall {
  public:
@@ -128,6 +136,9 @@ class ANABATIC_API LayerEngine {
   std::int64_t num_programs() const;
   std::int64_t program_bytes() const;  // of the programs that are kept
   std::int64_t arena_bytes() const;    // of the memory that all calls share
+
+  // What kernels took since the last call of this. The first one starts to count.
+  std::vector<LayerKernelTime> take_profile();
 
  private:
   struct Impl;

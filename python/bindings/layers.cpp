@@ -216,6 +216,17 @@ class Layers {
     return outputs;
   }
 
+  // Layer, call, kernel, calls, seconds.
+  std::vector<std::tuple<std::string, std::string, std::string, std::int64_t, double>>
+  take_profile() {
+    std::vector<std::tuple<std::string, std::string, std::string, std::int64_t, double>> times;
+    for (LayerEngine* engine : {engine_.get(), single_.get()})
+      for (const LayerKernelTime& time : engine->take_profile())
+        times.emplace_back(time.layer, time.call, time.kernel, time.calls,
+                           static_cast<double>(time.nanoseconds) * 1e-9);
+    return times;
+  }
+
   std::string text(const LayerSignature& signature) { return call(signature).text(); }
   std::int64_t num_programs() const { return engine_->num_programs() + single_->num_programs(); }
   std::int64_t program_bytes() const { return engine_->program_bytes() + single_->program_bytes(); }
@@ -365,6 +376,7 @@ void bind_layers(nb::module_& core) {
       .def("packings", &Layers::packings, nb::arg("signature"), Release())
       .def("pack", &Layers::pack, nb::arg("signature"), nb::arg("packing"), nb::arg("weight"),
            nb::arg("to"), Release())
+      .def("take_profile", &Layers::take_profile, Release())
       .def("text", &Layers::text, nb::arg("signature"), Release())
       .def_prop_ro("num_programs", &Layers::num_programs)
       .def_prop_ro("program_bytes", &Layers::program_bytes)

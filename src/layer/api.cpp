@@ -72,6 +72,11 @@ void LayerEngine::load_plugin(const std::string& path) {
   impl_->cache.load_plugin(path);
 }
 
+std::vector<LayerKernelTime> LayerEngine::take_profile() {
+  const std::lock_guard lock(impl_->cache.mutex);
+  return impl_->cache.take_profile();
+}
+
 std::int64_t LayerEngine::num_programs() const {
   const std::lock_guard lock(impl_->cache.mutex);
   return impl_->cache.num_programs();

@@ -85,6 +85,14 @@ void LayerCache::load_plugin(const std::string& path) {
   by_key_.clear();
 }
 
+std::vector<LayerKernelTime> LayerCache::take_profile() {
+  std::vector<LayerKernelTime> times;
+  if (memory_.profile)
+    for (auto& [key, time] : *memory_.profile) times.push_back(std::move(time));
+  memory_.profile.emplace();
+  return times;
+}
+
 void LayerCache::shrink() {
   std::int64_t bytes = program_bytes();
   while (bytes > options_.cache_bytes && kept_.size() > 1) {

@@ -22,6 +22,7 @@ class LayerCache {
   std::shared_ptr<LayerProgram> program(const LayerSignature& signature);
   void set_threads(int threads);
   void load_plugin(const std::string& path);
+  std::vector<LayerKernelTime> take_profile();
   // Drops the programs that were used longest ago until the others fit. The last one used stays.
   void shrink();
 

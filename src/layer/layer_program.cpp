@@ -97,12 +97,30 @@ class LayerProgram::Bound {
   void run(const LayerOperands& operands) {
     stage(operands);
     for (std::size_t i = 0; i < slots_.size(); ++i) addresses_[i] = address(slots_[i], operands, i);
+    if (const bool is_profiled = layer_.target_.memory->profile.has_value();
+        is_profiled != is_observed_) {
+      executor_->observe(is_profiled ? runtime::Observer{.on_call = on_call, .context = this}
+                                     : runtime::Observer{});
+      is_observed_ = is_profiled;
+    }
     executor_->run(entry_, addresses_);
   }
 
   const runtime::Program& program() const { return program_; }
 
  private:
+  static void on_call(void* context, const runtime::CallEvent& event) {
+    const LayerProgram& layer = static_cast<const Bound*>(context)->layer_;
+    const std::string kernel(event.call.kernel->name);
+    LayerKernelTime& time =
+        (*layer.target_.memory->profile)[{layer.signature_.layer, event.call.label, kernel}];
+    time.layer = layer.signature_.layer;
+    time.call = event.call.label;
+    time.kernel = kernel;
+    ++time.calls;
+    time.nanoseconds += event.nanoseconds;
+  }
+
   void find_slots(const std::vector<std::string>& results) {
     for (std::size_t i = 0; i < program_.externals.size(); ++i) {
       const runtime::NamedOperand& operand = program_.externals[i];
@@ -238,6 +256,7 @@ class LayerProgram::Bound {
   runtime::Program program_;
   std::unique_ptr<runtime::Executor> executor_;
   runtime::StepEntry entry_{};
+  bool is_observed_ = false;
   std::vector<Slot> slots_;            // by index into Program::externals
   std::vector<std::int64_t> staged_;   // likewise: bytes of copies in this run
   std::vector<std::byte*> addresses_;  // likewise

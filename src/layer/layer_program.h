@@ -2,8 +2,10 @@
 // The programs of a layer for one signature: a forward, and a backward for each set of gradients
 // that was asked for. All operands are the caller's.
 #pragma once
+#include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -23,6 +25,8 @@ struct LayerMemory {
   runtime::StateStore store;    // layers have no states
   runtime::SharedFrame frame;   // of the programs
   runtime::SharedFrame staged;  // inputs that kernels cannot take as they are, during one run
+  // Of calls, by layer, call and kernel; none while nobody counts.
+  std::optional<std::map<std::array<std::string, 3>, LayerKernelTime>> profile;
 };
 
 struct LayerTarget {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -127,6 +128,25 @@ TEST(LayerEngine, RunsOnThreadsOfAHost) {
       expect_equal(run(engine, signature), want, name);
     }
   }
+}
+
+TEST(LayerEngine, CountsWhatKernelsTake) {
+  LayerEngine engine;
+  run(engine, norm_of(8));
+  EXPECT_TRUE(engine.take_profile().empty());
+  run(engine, norm_of(8)), run(engine, norm_of(8));
+  std::map<std::string, std::int64_t> calls;
+  for (const LayerKernelTime& time : engine.take_profile()) {
+    EXPECT_EQ(time.layer, "rms_norm");
+    EXPECT_THAT(time.kernel, ::testing::StartsWith("cpu:rms_norm"));
+    EXPECT_GT(time.nanoseconds, 0);
+    calls[time.call.substr(time.call.find("rms_norm"))] += time.calls;
+  }
+  EXPECT_THAT(calls, ::testing::ElementsAre(
+                         ::testing::Pair("rms_norm forward", 2),
+                         ::testing::Pair("rms_norm_input_gradient backward_input", 2),
+                         ::testing::Pair("rms_norm_weight_gradient backward_weight", 2)));
+  EXPECT_TRUE(engine.take_profile().empty());
 }
 
 TEST(LayerEngine, ServesSeveralThreadsOfTheCaller) {

@@ -212,6 +212,29 @@ class Report(Case):
         experts, = report.part("experts")
         self.assertEqual((experts.count, experts.adapted), (1, True))
 
+    def test_memory_is_kept_unless_the_caller_or_the_environment_says_otherwise(self):
+        model = build("llama")
+        self.assertIn("Freed memory: kept", str(adapt(model)))
+        self.assertEqual(adapt(model, keep_memory=False).memory, "goes back to the system")
+        for name, value in (("MALLOC_MMAP_MAX_", "3"), ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=0")):
+            os.environ[name] = value
+            self.assertEqual(adapt(model).memory, "as the environment says")
+            os.environ.pop(name)
+
+    def test_kept_memory_is_not_cleared_again(self):
+        code = '''if True:
+            import resource, sys, torch, anabatic.torch
+            anabatic.torch.keep_memory(sys.argv[1] == "kept")
+            for _ in range(3):  # what is freed may be a few bytes too small for the next block, which then is new
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                for _ in range(5):
+                    torch.empty(16 << 20).fill_(1)
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        '''
+        kept, returned = (int(subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, check=True).stdout)
+                          for how in ("kept", "returned"))
+        self.assertLess(kept, returned / 4)
+
     def test_counts_flops(self):
         model = build("mixtral")
         report = adapt(model)

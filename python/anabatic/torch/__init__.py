@@ -16,6 +16,7 @@ except ImportError as _error:
 
 from . import compiler, nn, ops, optim
 from ._adapt import adapt, restore
+from ._memory import keep_memory
 from ._plugin import load_plugin
 from ._registry import register as _register
 from ._report import AdaptReport
@@ -25,4 +26,4 @@ from .optim import AdamW
 _register()
 compiler.register()
 
-__all__ = ["AdamW", "AdaptReport", "Explanation", "adapt", "compiler", "explain", "load_plugin", "nn", "ops", "optim", "restore"]
+__all__ = ["AdamW", "AdaptReport", "Explanation", "adapt", "compiler", "explain", "keep_memory", "load_plugin", "nn", "ops", "optim", "restore"]

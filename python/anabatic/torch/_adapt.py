@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import InvalidArgument, Unsupported
-from . import _modules, _packings, _proof
+from . import _memory, _modules, _packings, _proof
 from ._registry import NAME, has_experts
 from ._report import PARTS, AdaptReport, AdaptRow, pattern, wait_policy
 
@@ -21,14 +21,15 @@ _COUNTER = "_anabatic_calls"
 _SEQUENCE = 512  # tokens of a sequence in the shares of FLOPs: attention's part grows with it
 
 
-def adapt(model: nn.Module, only: str | Iterable[str] | None = None, strict: bool = False) -> AdaptReport:
+def adapt(model: nn.Module, only: str | Iterable[str] | None = None, strict: bool = False, *, keep_memory: bool = True) -> AdaptReport:
     """Makes a model use the operators of anabatic.torch, where each computes what the model's own code does.
 
     Before a swap stays, old and new run forward and backward on a small input with the model's weights, in fp32 and in bf16.
     Prints and returns a report: what was adapted, and why the rest was not. `only` names parts: "experts", "attention",
     "norms", "mlp", "loss". strict=True raises Unsupported, and changes nothing, if any experts stay. restore() takes it back.
 
-    In training with labels the adapted loss leaves the output without logits.
+    In training with labels the adapted loss leaves the output without logits. The process keeps the memory that it frees,
+    see anabatic.torch.keep_memory, unless keep_memory=False or the environment says how malloc works.
     """
     parts = _parts_of(only)
     _check(model)
@@ -42,6 +43,9 @@ def adapt(model: nn.Module, only: str | Iterable[str] | None = None, strict: boo
     if not any(row.adapted for row in report.rows):
         raise Unsupported(f"[adapt] expected modules for {', '.join(parts)}, got none that can be adapted; see why\n{report}")
     work.apply()
+    if keep_memory and not _memory.is_chosen():
+        _memory.keep_memory()
+        report = replace(report, memory="kept")
     print(report)
     return report
 
@@ -267,7 +271,7 @@ class _Work:
             names = [self._names[module] for module in others]
             rows.append(AdaptRow("other", pattern(names), len(others), sum(others.values()) / total, False,
                                  "linear layers, which stay with PyTorch" if self._parts == PARTS else "was not asked for, or has no operator"))
-        return AdaptReport(tuple(rows), wait_policy(), self._record.calls)
+        return AdaptReport(tuple(rows), wait_policy(), self._record.calls, "as the environment says" if _memory.is_chosen() else "goes back to the system")
 
     def _count(self) -> tuple[dict[nn.Module, float], dict[nn.Module, float]]:
         """FLOPs of a token by module, forward and backward: what the report lists, and linear layers that it does not.

@@ -42,6 +42,7 @@ class AdaptReport:
     rows: tuple[AdaptRow, ...]
     wait_policy: str  # OMP_WAIT_POLICY, or "unset"
     calls: Mapping[str, Counter[str]] = field(default_factory=dict)  # by part: calls that PyTorch did, by reason; counts on
+    memory: str = ""  # what becomes of memory that the process frees
 
     def part(self, name: str) -> tuple[AdaptRow, ...]:
         return tuple(row for row in self.rows if row.part == name)
@@ -61,7 +62,7 @@ class AdaptReport:
         lines = [header] + [(row.part, row.modules, str(row.count), f"{row.share:.1%}", _verdict(row)) for row in self.rows]
         widths = [max(len(line[place]) for line in lines) for place in range(len(header) - 1)]
         texts = ["  ".join([*(cell.ljust(width) for cell, width in zip(line, widths)), line[-1]]).rstrip() for line in lines]
-        texts.append(f"{self.share:.1%} of the step's FLOPs are adapted. OMP_WAIT_POLICY: {_describe(self.wait_policy)}")
+        texts.append(f"{self.share:.1%} of the step's FLOPs are adapted. OMP_WAIT_POLICY: {_describe(self.wait_policy)}. Freed memory: {self.memory}")
         for part, reasons in self.calls.items():
             texts += [f"{part}: {count} calls went to PyTorch: {reason}" for reason, count in reasons.items()]
         return "\n".join(texts)
