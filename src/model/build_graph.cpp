@@ -19,8 +19,10 @@ void check_options(const BuildOptions& options) {
                    options.cache_capacity);
   ANABATIC_REQUIRE(options.cache_capacity == 0 || !options.with_loss,
                    "[model] expected with_loss false for a graph with caches, got true");
-  ANABATIC_REQUIRE(options.with_loss || options.with_logits,
+  ANABATIC_REQUIRE(options.with_loss || options.with_logits || options.with_log_probabilities,
                    "[model] expected a graph with loss or logits, got neither");
+  ANABATIC_REQUIRE(!options.with_loss || !options.with_log_probabilities,
+                   "[model] expected with_loss false for a graph with log_probabilities, got true");
   ANABATIC_REQUIRE(options.mtp_coef == 0 || (options.with_loss && options.keeps_mtp),
                    "[model] expected with_loss and keeps_mtp for a loss of multi-token prediction");
 }
@@ -40,6 +42,16 @@ void add_losses(ModelBuilder& layers, const BuildOptions& options, const LayerIn
   builder.graph().objective = objective;
 }
 
+void add_log_probabilities(ModelBuilder& layers, const BuildOptions& options, ir::ValueId logits) {
+  layers.begin(-1, "head");
+  ir::GraphBuilder& builder = layers.graph();
+  const ir::ValueId labels =
+      builder.batch_input("labels", tensor_type(DType::kInt32, {options.num_tokens}));
+  const std::vector<ir::ValueId> of_rows = builder.add("label_log_probabilities", {logits, labels});
+  builder.output(of_rows[0], "log_probabilities");
+  builder.output(of_rows[1], "margins");
+}
+
 // What no op reads gets no gradient.
 void freeze_mtp(ir::Graph& graph, const ModelSpec& spec) {
   const std::size_t num_used = declare(spec, false).parameters.size();
@@ -57,7 +69,7 @@ LayerInputs add_inputs(ir::GraphBuilder& builder, const ModelSpec& spec,
   inputs.key_begin = batch("key_begin");
   inputs.key_end = batch("key_end");
   if (options.cache_capacity > 0) {
-    inputs.cache_first = builder.batch_input("cache_first", tensor_type(DType::kInt32, {1}));
+    inputs.cache_places = batch("cache_places");
     inputs.cache_capacity = options.cache_capacity;
   }
   if (options.with_loss && first_moe(spec) != nullptr) inputs.documents = batch("documents");
@@ -77,6 +89,7 @@ ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options) {
   std::vector<RouterOutputs> routers;
   const ModelValues model = add_model(layers, inputs, routers);
   if (options.with_loss) add_losses(layers, options, inputs, model, routers);
+  if (options.with_log_probabilities) add_log_probabilities(layers, options, model.logits);
   if (options.with_logits) builder.output(model.logits, "logits");
   return graph;
 }

@@ -65,6 +65,7 @@ struct BuildOptions {
   std::int64_t num_tokens = 0;                     // T of one micro-batch
   bool with_loss = true;                           // false: logits only
   bool with_logits = false;                        // list `logits` among the outputs
+  bool with_log_probabilities = false;             // of `labels`, row by row, with `margins`
   BalanceLoss balance_loss = BalanceLoss::kLayer;  // `aux_loss`, an output of MoE models
   double balance_coef = 0.0;                       // of aux_loss in the objective
   double z_loss_coef = 0.0;
@@ -75,10 +76,11 @@ struct BuildOptions {
 };
 
 // The forward graph of one micro-batch in fp32. Its outputs are `loss` (language model, scaled by
-// inverse_tokens), `aux_loss`, `z_loss`, `mtp_loss`, `expert_load.N` (counts of layer N) and
-// `logits`. Losses of the micro-batches of a step add up to the step's. With loss and experts the
-// batch has one more input, `documents`. With a cache it has `cache_first i32[1]`, the row where
-// this call's tokens go, and attention reads the caches. model/mtp.h has the inputs of mtp_loss.
+// inverse_tokens), `aux_loss`, `z_loss`, `mtp_loss`, `expert_load.N` (counts of layer N), `logits`,
+// `log_probabilities` and `margins`. Losses of the micro-batches of a step add up to the step's.
+// With loss and experts the batch has one more input, `documents`. With a cache it has
+// `cache_places`, the row of the cache that each token goes to (negative: none), and attention
+// reads the caches. model/mtp.h has the inputs of mtp_loss.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
 // Model FLOPs of a training step: 6 · tokens · active, and in each layer 7 · (d_qk + d_v) · heads ·

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cache_write.h"
 
-#include <string>
-
 #include "ops/build.h"
 #include "ops/check.h"
 
@@ -12,13 +10,10 @@ namespace {
 std::vector<TensorType> infer_cache_write(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("cache_write", inputs, attributes);
   const Operand cache = check.floating(0, "cache", 2), rows = check.floating(1, "rows", 2),
-                first = check.i32(2, "first", 1);
+                places = check.i32(2, "places", 1);
   check.same_dtype(cache, rows);
   check.same_dim(cache, 1, rows, 1);
-  check.size(first, 0, 1);
-  if (rows.size(0) > cache.size(0))
-    check.fail("expected at most " + std::to_string(cache.size(0)) + " rows, got " +
-               to_string(*rows.type));
+  check.same_dim(places, 0, rows, 0);
   return {*cache.type};
 }
 
@@ -32,7 +27,7 @@ const ir::OpSchema kCacheWrite{
     .name = "cache_write",
     .min_inputs = 3,
     .max_inputs = 3,
-    .signature = "(cache [C,W], rows [T,W], first i32[1]) -> cache like cache",
+    .signature = "(cache [C,W], rows [T,W], places i32[T]) -> cache like cache",
     .infer = infer_cache_write,
     .cost = cache_write_cost,
     .must_alias = ir::always<0>};

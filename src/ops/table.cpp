@@ -19,6 +19,7 @@
 #include "ops/linear.h"
 #include "ops/losses/cross_entropy.h"
 #include "ops/losses/head_loss.h"
+#include "ops/losses/label_log_probabilities.h"
 #include "ops/losses/load_balancing_loss.h"
 #include "ops/losses/router_z_loss.h"
 #include "ops/optimizer_step.h"
@@ -81,11 +82,13 @@ const ir::OpSchema* const kTable[] = {
     &kGroupedLinearManyWeightGradient,
     &kGroupedLinearWeightGradient,
     &kGroupedLinearWeightGradientSquares,
+    &kHeadLogProbabilities,
     &kHeadLoss,
     &kHeadLossWithGradient,
     &kHeadLossWithInputGradient,
     &kJoinHeads,
     &kJoinHeadsGradient,
+    &kLabelLogProbabilities,
     &kLayerNorm,
     &kLayerNormInputGradient,
     &kLayerNormWeightGradient,

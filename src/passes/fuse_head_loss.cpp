@@ -36,8 +36,11 @@ class HeadLossFuser {
   bool run() {
     bool changed = false;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i)
-      if (graph_.nodes[i].op->name == "cross_entropy")
-        changed |= fuse(NodeId{static_cast<std::uint32_t>(i)});
+      if (const NodeId id{static_cast<std::uint32_t>(i)};
+          graph_.node(id).op->name == "cross_entropy")
+        changed |= fuse(id);
+      else if (graph_.node(id).op->name == "label_log_probabilities")
+        changed |= fuse_log_probabilities(id);
     if (changed) ir::keep_nodes(graph_, keep_);
     return changed;
   }
@@ -107,6 +110,21 @@ class HeadLossFuser {
       if (backward->cast) keep_[index(*backward->cast)] = false;
     }
     // In place of the loss: its inputs are made by then, and it is made before all that read it.
+    graph_.node(id) = std::move(fused);
+    return true;
+  }
+
+  bool fuse_log_probabilities(NodeId id) {
+    const Node rows = graph_.node(id);
+    const ValueId logits = rows.inputs[0];
+    const Node* head = producer(logits, "linear");
+    if (head == nullptr || head->inputs.size() != 2 || !is_read_by(logits, 1)) return false;
+    Node fused{.op = context_.find_op("head_log_probabilities"),
+               .inputs = {head->inputs[0], head->inputs[1], rows.inputs[1]},
+               .outputs = rows.outputs,
+               .tag = head->tag};
+    ANABATIC_CHECK(fused.op != nullptr, "[fuse_head_loss] no op 'head_log_probabilities'");
+    keep_[index(graph_.value(logits).producer)] = false;
     graph_.node(id) = std::move(fused);
     return true;
   }

@@ -68,7 +68,8 @@ class ToBf16 {
     precise_.insert(graph_.outputs.begin(), graph_.outputs.end());
     for (const Node& node : graph_.nodes) {
       for (const std::size_t i : operands(kPrecise, node.op->name)) precise_.insert(node.inputs[i]);
-      if (node.op->name == "cross_entropy") precise_.insert(node.inputs[0]);
+      if (node.op->name == "cross_entropy" || node.op->name == "label_log_probabilities")
+        precise_.insert(node.inputs[0]);
     }
   }
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
-#include <set>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "io/tokenizer/tokenizer.h"
+#include "train/caches.h"
 #include "train/objective/run_model.h"
 #include "train/tokenize.h"
 
@@ -34,15 +34,7 @@ Decoder::Decoder(ModelSession& session, std::int64_t capacity)
   single_ = bind("decode", 1);
 }
 
-Decoder::~Decoder() {
-  std::set<Name> caches;
-  for (const BoundProgram* program : {chunk_.get(), single_.get()})
-    for (const ir::State& state : program->compiled.graph.states)
-      if (state.role == ir::StateRole::kCache) caches.insert(state.name);
-  chunk_.reset();
-  single_.reset();
-  for (const Name cache : caches) session_.store().remove(cache);
-}
+Decoder::~Decoder() { drop_caches(session_, {&chunk_, &single_}); }
 
 std::span<const float> Decoder::run(BoundProgram& program, std::span<const std::int32_t> tokens) {
   const std::size_t rows = tokens.size();
@@ -56,7 +48,7 @@ std::span<const float> Decoder::run(BoundProgram& program, std::span<const std::
   program.set("positions", positions_);
   program.set("key_begin", key_begin_);
   program.set("key_end", key_end_);
-  program.set("cache_first", std::span(&first, 1));
+  program.set("cache_places", positions_);
   program.run_alone(spec::Action::kForward);
   length_ += static_cast<std::int64_t>(rows);
   const TensorView logits = program.executor->output("logits");

@@ -28,6 +28,9 @@ class Decoder {
   // valid until the next call. InvalidArgument when the caches are full or `tokens` is empty.
   std::span<const float> append(std::span<const std::int32_t> tokens);
 
+  // Forgets all tokens.
+  void clear() { length_ = 0; }
+
   std::int64_t length() const { return length_; }
 
  private:

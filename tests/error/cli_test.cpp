@@ -125,6 +125,29 @@ TEST(CliErrors, NameTheFileThatIsMissingOrOfNoUse) {
               HasSubstr("expected one of --input, --ids and --train"));
 }
 
+TEST(CliErrors, NameThePlacesOfBadTasks) {
+  const TemporaryDirectory folder;
+  const fs::path model = write_tiny_config(folder.path());
+  const std::string tasks = folder.path() / "t.jsonl";
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all{"evaluate", "--model.path", model};
+    all.insert(all.end(), more.begin(), more.end());
+    return failure(all, kUsage);
+  };
+  EXPECT_THAT(with({"--compare", "other"}), HasSubstr("--compare: expected --tasks with it"));
+  std::ofstream(tasks) << R"({"context": "a", "choices": ["b"], "answer": 1})"
+                       << "\n{";
+  EXPECT_THAT(with({"--tasks", tasks}),
+              AllOf(HasSubstr("2 problems"), HasSubstr("t.jsonl:1: expected answer as an index"),
+                    HasSubstr("t.jsonl:2: expected a JSON object")));
+  std::ofstream(tasks) << R"({"text": "a"})";
+  EXPECT_THAT(with({"--tasks", tasks, tasks}), HasSubstr("found 't' twice"));
+  EXPECT_THAT(with({"--tasks", tasks, "--max_drop", "x"}),
+              HasSubstr("--max_drop: expected a number"));
+  EXPECT_THAT(with({"--tasks", tasks, "--batch_tokens", "0"}),
+              HasSubstr("--batch_tokens: expected 1"));
+}
+
 TEST(CliErrors, SayWhatProfileAndBenchLack) {
   const TemporaryDirectory folder;
   const fs::path model = write_tiny_config(folder.path());

@@ -83,8 +83,8 @@ TEST(Order, PutsReadersOfAStateBeforeItsWriter) {
   const ir::ValueId cache =
       builder.state("cache", tensor_type(kF32, {4, 3}), ir::StateRole::kCache);
   const ir::ValueId rows = builder.batch_input("rows", tensor_type(kF32, {2, 3}));
-  const ir::ValueId first = builder.batch_input("first", tensor_type(DType::kInt32, {1}));
-  const ir::ValueId written = builder.add1("cache_write", {cache, rows, first});
+  const ir::ValueId places = builder.batch_input("places", tensor_type(DType::kInt32, {2}));
+  const ir::ValueId written = builder.add1("cache_write", {cache, rows, places});
   graph.states[0].after = written;
   builder.output(builder.add1("scale", {cache}, {{"factor", 2.0}}), "old");
   builder.output(builder.add1("scale", {written}, {{"factor", 2.0}}), "new");
@@ -103,8 +103,8 @@ TEST(Order, RefusesAStateThatNeedsItsNewValueForItsOldOne) {
   const ir::ValueId cache =
       builder.state("cache", tensor_type(kF32, {4, 3}), ir::StateRole::kCache);
   const ir::ValueId rows = builder.batch_input("rows", tensor_type(kF32, {4, 3}));
-  const ir::ValueId first = builder.batch_input("first", tensor_type(DType::kInt32, {1}));
-  const ir::ValueId written = builder.add1("cache_write", {cache, rows, first});
+  const ir::ValueId places = builder.batch_input("places", tensor_type(DType::kInt32, {4}));
+  const ir::ValueId written = builder.add1("cache_write", {cache, rows, places});
   graph.states[0].after = written;
   builder.output(builder.add1("add", {written, cache}), "sum");
   EXPECT_THAT([&] { plan::make_plan(graph, {}); },

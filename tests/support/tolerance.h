@@ -101,6 +101,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
 std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants,
                                     std::string_view row);
 std::vector<Bound> head_loss_bounds(const OpCall& call);
+std::vector<Bound> head_log_probability_bounds(const OpCall& call);
 std::vector<Bound> gate_rows_bounds(const OpCall& call);
 std::vector<Bound> router_bounds(const OpCall& call, std::span<const Values> wants);
 std::vector<Bound> router_gradient_bounds(const OpCall& call);

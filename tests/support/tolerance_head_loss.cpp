@@ -41,7 +41,32 @@ struct Row {
   }
 };
 
+// A row's exponentials are added up in f32 within a step of so many classes, and in double over
+// steps.
+constexpr double kStepClasses = 480;
+double sum_of_exponentials(double num_classes) {
+  return g(row_roundings(std::min(num_classes, kStepClasses)) + kFunction);
+}
+
 }  // namespace
+
+std::vector<Bound> head_log_probability_bounds(const OpCall& call) {
+  const Values &x = call.inputs[0], &weight = call.inputs[1], &labels = call.inputs[2];
+  const auto width = static_cast<std::size_t>(x.type.dim(1));
+  const auto classes = static_cast<std::size_t>(weight.type.dim(0));
+  std::vector<Bound> bounds(2, {.errors = std::vector<double>(labels.data.size(), 0.0)});
+  for (std::size_t t = 0; t < labels.data.size(); ++t) {
+    if (labels.data[t] < 0) continue;
+    const Row row(call, t, width, classes);
+    const double of_label = std::abs(row.logits[static_cast<std::size_t>(labels.data[t])]);
+    double largest = 0;
+    for (const double logit : row.logits) largest = std::max(largest, std::abs(logit));
+    bounds[0].errors[t] = 2 * row.error + sum_of_exponentials(static_cast<double>(classes)) +
+                          4 * kU * (std::abs(row.lse) + of_label);
+    bounds[1].errors[t] = 2 * row.error + 2 * kU * (of_label + largest);
+  }
+  return bounds;
+}
 
 std::vector<Bound> head_loss_bounds(const OpCall& call) {
   const Values &x = call.inputs[0], &weight = call.inputs[1], &labels = call.inputs[2];
@@ -53,10 +78,10 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
   const double operand = unit_roundoff(x.type.dtype);
   // Sums of e: a step's in f32, all steps in double. Of e·w: a step has one block or two. Of rows:
   // the smallest block that a shape may ask for.
-  constexpr double kStepClasses = 480, kLeastStepBlock = kStepClasses / 2, kLeastRows = 64;
+  constexpr double kLeastStepBlock = kStepClasses / 2, kLeastRows = 64;
   const auto num_classes = static_cast<double>(classes),
              num_rows = static_cast<double>(labels.data.size());
-  const double sums = g(row_roundings(std::min(num_classes, kStepClasses)) + kFunction),
+  const double sums = sum_of_exponentials(num_classes),
                over_classes =
                    gamma(blocked_roundings(num_classes, kLeastStepBlock) + 4, DType::kFloat32),
                over_rows = gamma(blocked_roundings(num_rows, kLeastRows) + 4, DType::kFloat32);

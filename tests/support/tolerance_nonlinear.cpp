@@ -267,6 +267,25 @@ std::vector<Bound> cross_entropy_bounds(const OpCall& call) {
   return bounds;
 }
 
+// A margin is one difference of given numbers.
+std::vector<Bound> label_log_probability_bounds(const OpCall& call) {
+  const Values &logits = call.inputs[0], &labels = call.inputs[1];
+  const std::size_t width = columns(logits), num_rows = rows(labels);
+  std::vector<Bound> bounds(2, {.errors = Data(num_rows, 0.0)});
+  for (std::size_t t = 0; t < num_rows; ++t) {
+    if (labels.data[t] < 0) continue;
+    const Softmax s = softmax_of(logits, t);
+    const double of_label = logits.data[t * width + static_cast<std::size_t>(labels.data[t])];
+    bounds[0].errors[t] =
+        lse_error(s, static_cast<double>(width)) + g(4) * (std::abs(s.lse) + std::abs(of_label));
+    double largest = 0;
+    for (std::size_t i = 0; i < width; ++i)
+      largest = std::max(largest, std::abs(logits.data[t * width + i]));
+    bounds[1].errors[t] = g(1) * (std::abs(of_label) + largest);
+  }
+  return bounds;
+}
+
 std::vector<Bound> z_loss_bounds(const OpCall& call) {
   const Values& logits = call.inputs[0];
   const std::size_t width = columns(logits), num_rows = rows(logits);
@@ -385,6 +404,8 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op.substr(0, 8) == "rms_norm" || op == "add_rms_norm") return rms_norm_bounds(call, wants);
   if (op.substr(0, 10) == "layer_norm") return layer_norm_bounds(call, wants);
   if (op == "cross_entropy" || op == "cross_entropy_gradient") return cross_entropy_bounds(call);
+  if (op == "label_log_probabilities") return label_log_probability_bounds(call);
+  if (op == "head_log_probabilities") return head_log_probability_bounds(call);
   if (op.substr(0, 9) == "head_loss") return head_loss_bounds(call);
   if (op.find("linear_activation") != std::string_view::npos) return linear_activation_bounds(call);
   if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);

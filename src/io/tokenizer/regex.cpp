@@ -24,6 +24,10 @@ std::string message_of(int code, OnigErrorInfo* info) {
   return {reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(length)};
 }
 
+Match match_of(const OnigRegion& region, int group) {
+  return {static_cast<std::size_t>(region.beg[group]), static_cast<std::size_t>(region.end[group])};
+}
+
 // Outside of brackets Hugging Face's version reads \p{Word} as \w, which has more of Latin-1.
 std::string respell_word(std::string_view pattern) {
   std::string result;
@@ -108,6 +112,22 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 bool Regex::find(std::string_view text, std::size_t start, RegexScratch& scratch,
                  Match& match) const {
   if (automaton_) return automaton_->find(text, start, match);
+  if (!search(text, start, scratch)) return false;
+  match = match_of(*scratch.handles_->region, 0);
+  return true;
+}
+
+bool Regex::find_group(std::string_view text, RegexScratch& scratch, Match& match) const {
+  ANABATIC_CHECK(automaton_ == nullptr, "[regex] an automaton has no groups");
+  if (!search(text, 0, scratch)) return false;
+  const OnigRegion& region = *scratch.handles_->region;
+  int group = 1;
+  while (group < region.num_regs && region.beg[group] == ONIG_REGION_NOTPOS) ++group;
+  match = match_of(region, group < region.num_regs ? group : 0);
+  return true;
+}
+
+bool Regex::search(std::string_view text, std::size_t start, RegexScratch& scratch) const {
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
     throw Unsupported(
         fmt::format("{}: expected at most 2 GiB of text in one piece for this pattern, "
@@ -126,7 +146,6 @@ bool Regex::find(std::string_view text, std::size_t start, RegexScratch& scratch
                     "repetitions may take forever on such a text",
                     where_, start, text.size(), message_of(result, nullptr)));
   }
-  match = {static_cast<std::size_t>(region->beg[0]), static_cast<std::size_t>(region->end[0])};
   return true;
 }
 

@@ -45,8 +45,13 @@ class Regex {
 
   // The first match at or after `start` of `text` (valid UTF-8), which may be empty.
   bool find(std::string_view text, std::size_t start, RegexScratch& scratch, Match& match) const;
+  // The first match of all; of it the first group that took part, if there is one. For an engine of
+  // kOniguruma.
+  bool find_group(std::string_view text, RegexScratch& scratch, Match& match) const;
 
  private:
+  // By Oniguruma; a match is in the scratch's region then.
+  bool search(std::string_view text, std::size_t start, RegexScratch& scratch) const;
   struct Code;
   std::unique_ptr<Code> code_;
   std::unique_ptr<const RegexAutomaton> automaton_;

@@ -80,16 +80,18 @@ void fill_with(const Arguments& args, T value) {
 
 void cache_write(const Arguments& args) {
   const TensorView &cache = args.inputs[0], &added = args.inputs[1], &out = args.outputs[0];
-  const std::int64_t first = args.inputs[2].as<const std::int32_t>()[0], bytes = row_bytes(cache);
-  ANABATIC_REQUIRE(0 <= first && first + rows(added) <= rows(cache),
-                   "[cache_write] expected rows within [0, {}), got [{}, {})", rows(cache), first,
-                   first + rows(added));
+  const std::int32_t* places = args.inputs[2].as<const std::int32_t>();
+  const std::int64_t bytes = row_bytes(cache);
+  for (std::int64_t t = 0; t < rows(added); ++t)
+    ANABATIC_REQUIRE(places[t] < rows(cache), "[cache_write] expected places below {}, got {}",
+                     rows(cache), places[t]);
   if (out.data != cache.data) copy_bytes(out.data, cache.data, cache.type->num_bytes());
-  args.launch.team->for_range(rows(added), row_grain(columns(cache)),
-                              [&](std::int64_t begin, std::int64_t end) {
-                                copy_bytes(out.data + (first + begin) * bytes,
-                                           added.data + begin * bytes, (end - begin) * bytes);
-                              });
+  args.launch.team->for_range(
+      rows(added), row_grain(columns(cache)), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t)
+          if (places[t] >= 0)
+            copy_bytes(out.data + places[t] * bytes, added.data + t * bytes, bytes);
+      });
 }
 
 void embedding(const Arguments& args) {

@@ -63,7 +63,7 @@ struct LinearActivationRows {
   static void gradient(const Arguments& args);
 };
 
-// head_loss, with both gradients or with that of x.
+// head_loss, with both gradients or with that of x, and head_log_probabilities.
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 struct HeadLossRows {
   static Support supports(const spec::Problem& problem);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "kernels/cpu/log_sum_exp.h"
 #include "kernels/cpu/vector_rows.h"
 
@@ -9,6 +11,16 @@ double sum_ascending(const double* values, std::int64_t count) {
   double sum = 0;
   for (std::int64_t i = 0; i < count; ++i) sum += values[i];
   return sum;
+}
+
+template <class T>
+float largest_of(const T* values, std::int64_t count) {
+  Floats largest = broadcast(-kInfinity);
+  const std::int64_t whole = count / kLanes * kLanes;
+  for (std::int64_t i = 0; i < whole; i += kLanes) largest = max(load(values + i), largest);
+  float result = max_lanes(largest);
+  for (std::int64_t i = whole; i < count; ++i) result = std::max(result, load(values + i, 1)[0]);
+  return result;
 }
 
 }  // namespace
@@ -32,6 +44,28 @@ void cross_entropy(const Arguments& args) {
   });
   *args.outputs[0].as<float>() =
       static_cast<float>(*args.inputs[2].as<const float>() * sum_ascending(losses, num_rows));
+}
+
+void label_log_probabilities(const Arguments& args) {
+  const TensorView& logits = args.inputs[0];
+  const std::int32_t* labels = args.inputs[1].as<const std::int32_t>();
+  const std::int64_t width = columns(logits);
+  float *log_probabilities = args.outputs[0].as<float>(), *margins = args.outputs[1].as<float>();
+  with_float_type(logits.type->dtype, [&]<class T>(T*) {
+    const auto run = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        const T* row = logits.as<const T>() + t * width;
+        require_label(labels[t], width);
+        log_probabilities[t] = margins[t] = 0;
+        if (labels[t] == kIgnoredLabel) continue;
+        const float of_label = load(row + labels[t], 1)[0];
+        log_probabilities[t] = static_cast<float>(of_label - log_sum_exp(row, width));
+        margins[t] = of_label - std::max(largest_of(row, labels[t]),
+                                         largest_of(row + labels[t] + 1, width - labels[t] - 1));
+      }
+    };
+    args.launch.team->for_range(rows(logits), row_grain(width), run);
+  });
 }
 
 // May write over the logits: every element is read once, just before it is written.

@@ -56,6 +56,7 @@ ANABATIC_VECTOR_KERNEL(layer_norm_weight_gradient)
 // loss.cpp
 ANABATIC_VECTOR_KERNEL(cross_entropy)
 ANABATIC_VECTOR_KERNEL(cross_entropy_gradient)
+ANABATIC_VECTOR_KERNEL(label_log_probabilities)
 ANABATIC_VECTOR_KERNEL(router_z_loss)
 ANABATIC_VECTOR_KERNEL(router_z_loss_gradient)
 // moe.cpp

@@ -125,11 +125,14 @@ void cache_write(const Arguments& args) {
   const TensorView &cache = args.inputs[0], &added = args.inputs[1], &out = args.outputs[0];
   if (out.data != cache.data)
     std::memcpy(out.data, cache.data, static_cast<std::size_t>(cache.type->num_bytes()));
-  const std::int64_t first = load_index(args.inputs[2], 0), width = columns(cache);
-  ANABATIC_REQUIRE(0 <= first && first + rows(added) <= rows(cache),
-                   "[cache_write] expected rows within [0, {}), got [{}, {})", rows(cache), first,
-                   first + rows(added));
-  for (std::int64_t i = 0; i < size(added); ++i) store(out, first * width + i, load(added, i));
+  const std::int64_t width = columns(cache);
+  for (std::int64_t t = 0; t < rows(added); ++t) {
+    const std::int64_t place = load_index(args.inputs[2], t);
+    ANABATIC_REQUIRE(place < rows(cache), "[cache_write] expected places below {}, got {}",
+                     rows(cache), place);
+    for (std::int64_t i = 0; place >= 0 && i < width; ++i)
+      store(out, place * width + i, load(added, t * width + i));
+  }
 }
 
 void embedding(const Arguments& args) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
@@ -128,6 +129,62 @@ void head_loss_with_gradient(const Arguments& args) {
       put(args, 2, i * width + k, factor * sum);
     }
   put_input_gradient(args, dlogits, factor);  // last: dx may stand where x does
+}
+
+namespace {
+
+// Row t has these logits: the label's log-probability, and its logit less the largest other.
+void put_label(const Arguments& args, std::int64_t t, std::int64_t label,
+               std::span<const double> logits) {
+  double log_probability = 0, margin = 0;
+  if (label != kIgnoredLabel) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    double largest = -infinity, other = -infinity, sum = 0;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      largest = std::max(largest, logits[i]);
+      if (static_cast<std::int64_t>(i) != label) other = std::max(other, logits[i]);
+    }
+    for (const double logit : logits) sum += std::exp(logit - largest);
+    const double of_label = logits[static_cast<std::size_t>(label)];
+    log_probability = of_label - (largest + std::log(sum));
+    margin = of_label - other;
+  }
+  store(args.outputs[0], t, log_probability);
+  store(args.outputs[1], t, margin);
+}
+
+}  // namespace
+
+std::int64_t label_log_probabilities_workspace_bytes(const spec::Problem& problem) {
+  const bool is_of_head = problem.inputs.size() == 3;
+  return problem.inputs[is_of_head ? 1 : 0].dim(is_of_head ? 0 : 1) * std::int64_t{sizeof(double)};
+}
+
+void label_log_probabilities(const Arguments& args) {
+  const TensorView &logits = args.inputs[0], &labels = args.inputs[1];
+  const std::int64_t width = columns(logits);
+  const std::span row(reinterpret_cast<double*>(args.workspace), static_cast<std::size_t>(width));
+  for (std::int64_t t = 0; t < rows(labels); ++t) {
+    const std::int64_t label = checked_label(labels, t, width);
+    for (std::int64_t i = 0; i < width; ++i)
+      row[static_cast<std::size_t>(i)] = load(logits, t * width + i);
+    put_label(args, t, label, row);
+  }
+}
+
+void head_log_probabilities(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1], &labels = args.inputs[2];
+  const std::int64_t width = columns(x), num_classes = rows(weight);
+  const std::span row(reinterpret_cast<double*>(args.workspace),
+                      static_cast<std::size_t>(num_classes));
+  for (std::int64_t t = 0; t < rows(x); ++t) {
+    const std::int64_t label = checked_label(labels, t, num_classes);
+    std::fill(row.begin(), row.end(), 0.0);
+    for (std::int64_t i = 0; i < num_classes; ++i)
+      for (std::int64_t k = 0; k < width; ++k)
+        row[static_cast<std::size_t>(i)] += load(x, t * width + k) * load(weight, i * width + k);
+    put_label(args, t, label, row);
+  }
 }
 
 }  // namespace anabatic::kernels::ref

@@ -82,6 +82,9 @@ void head_loss(const Arguments& args);
 void head_loss_with_gradient(const Arguments& args);
 void head_loss_with_input_gradient(const Arguments& args);
 std::int64_t head_loss_workspace_bytes(const spec::Problem& problem);
+void label_log_probabilities(const Arguments& args);
+void head_log_probabilities(const Arguments& args);
+std::int64_t label_log_probabilities_workspace_bytes(const spec::Problem& problem);
 
 // moe.cpp
 void dispatch_map(const Arguments& args);

@@ -12,7 +12,7 @@ ir::ValueId add_to_cache(ModelBuilder& b, ir::ValueId rows, const char* key, std
   const ir::ValueId before = b.graph().state(
       name, tensor_type(DType::kFloat32, {inputs.cache_capacity, width}), ir::StateRole::kCache);
   const ir::ValueId after =
-      b.op("cache_write", {before, rows, inputs.cache_first}, {}, fmt::format("{}.after", key));
+      b.op("cache_write", {before, rows, inputs.cache_places}, {}, fmt::format("{}.after", key));
   b.graph().graph().find_state(intern(name))->after = after;
   return after;
 }
@@ -72,7 +72,7 @@ ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
   if (spec.clip_qkv > 0) clip(b, spec, rows);
   if (b.spec().learned_positions == 0) rotate(b, spec, inputs.rope_table, rows);
   if (has_norms && spec.norms_after_rope) normalise(b, spec, rows);
-  if (inputs.cache_first != ir::kNoValue) {
+  if (inputs.cache_places != ir::kNoValue) {
     const std::int64_t kv_width = spec.num_kv_heads * spec.head_dim;
     rows.k = add_to_cache(b, rows.k, "attention.k_cache", kv_width, inputs);
     rows.v = add_to_cache(b, rows.v, "attention.v_cache", kv_width, inputs);

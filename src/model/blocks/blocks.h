@@ -14,8 +14,8 @@ namespace anabatic::model {
 struct LayerInputs {
   ir::ValueId tokens = ir::kNoValue, positions = ir::kNoValue;
   ir::ValueId key_begin = ir::kNoValue, key_end = ir::kNoValue;
-  ir::ValueId documents = ir::kNoValue;    // kNoValue: no row is padding
-  ir::ValueId cache_first = ir::kNoValue;  // kNoValue: no caches
+  ir::ValueId documents = ir::kNoValue;     // kNoValue: no row is padding
+  ir::ValueId cache_places = ir::kNoValue;  // kNoValue: no caches
   std::int64_t cache_capacity = 0;
   ir::ValueId rope_table = ir::kNoValue;  // [T, head_dim]; set by add_model where heads rotate
 };

@@ -61,7 +61,7 @@ ir::ValueId add_attention(ModelBuilder& b, const Mla& spec, ir::ValueId x,
   k_rope = b.op("rope", {k_rope, inputs.rope_table},
                 {{"head_dim", spec.rope_dim}, {"inverse", false}}, "attention.k_rotated");
   // A cache keeps what all heads share: keys and values are products of it.
-  if (inputs.cache_first != ir::kNoValue) {
+  if (inputs.cache_places != ir::kNoValue) {
     latent = add_to_cache(b, latent, "attention.latent_cache", spec.kv_rank, inputs);
     k_rope = add_to_cache(b, k_rope, "attention.k_rope_cache", spec.rope_dim, inputs);
   }

@@ -54,6 +54,7 @@ constexpr std::array kRows{
     Row{"device.", "train evaluate generate gradients tokenize plan profile bench doctor"},
     Row{"device.calibrate", kRun},
     Row{"generate.", "generate"},
+    Row{"generate.max_new_tokens", "generate evaluate"},
     Row{"compiler.", kAnyModel},
     Row{"fusions.", kAnyModel},
 };

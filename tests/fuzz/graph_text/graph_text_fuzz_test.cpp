@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kMoe = R"(graph "moe"
   batch %0 "x": bf16[4,8]
   batch %1 "logits": f32[4,3]
-  batch %2 "first": i32[1]
+  batch %2 "places": i32[4]
   state %3 "experts": bf16[3,6,8]  parameter
   state %4 "cache": bf16[16,8]  cache -> %16
   %5: f32[4,2], %6: i32[4,2], %7: f32[4,3], %8: f32[3], %9: f32[3] = router(%1)  {normalize=true, top_k=2}  forward layer=0 segment=router
@@ -123,7 +123,7 @@ TEST(GraphTextFuzz, AbsurdSizes) {
     const std::string n = number;
     for (const std::string& damaged : {replaced(text, "%0 \"x\"", "%" + n + " \"x\""),
                                        replaced(text, "bf16[4,8]", "bf16[4," + n + "]"),
-                                       replaced(text, "i32[1]", "i32[" + n + "," + n + "]"),
+                                       replaced(text, "i32[4]", "i32[" + n + "," + n + "]"),
                                        replaced(text, "bf16[3,6,8]", "bf16[" + n + ",6,8]"),
                                        replaced(text, "top_k=2", "top_k=" + n),
                                        replaced(text, "num_experts=3", "num_experts=" + n),

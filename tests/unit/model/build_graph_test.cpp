@@ -85,6 +85,10 @@ TEST(BuildGraph, VerifiesForEveryFamilyAndVariant) {
     ir::verify(build_graph(config, {.num_tokens = 5, .with_loss = false, .with_logits = true}));
     ir::verify(build_graph(
         config, {.num_tokens = 2, .with_loss = false, .with_logits = true, .cache_capacity = 9}));
+    ir::verify(build_graph(config, {.num_tokens = 2,
+                                    .with_loss = false,
+                                    .with_log_probabilities = true,
+                                    .cache_capacity = 9}));
   }
 }
 
@@ -499,7 +503,7 @@ TEST(BuildGraph, DecodesThroughCachesThatAreWrittenBeforeTheyAreRead) {
       build_graph(config_from(small_json("qwen3_moe")),
                   {.num_tokens = 2, .with_loss = false, .with_logits = true, .cache_capacity = 9});
   EXPECT_THAT(names_of(graph, graph.batch),
-              ElementsAre("tokens", "positions", "key_begin", "key_end", "cache_first"));
+              ElementsAre("tokens", "positions", "key_begin", "key_end", "cache_places"));
   EXPECT_TRUE(graph.step_inputs.empty());
   int num_caches = 0;
   for (const ir::State& state : graph.states) {
@@ -512,6 +516,15 @@ TEST(BuildGraph, DecodesThroughCachesThatAreWrittenBeforeTheyAreRead) {
   const ir::State* cache = graph.find_state(intern("layers.0.attention.k_cache"));
   ASSERT_NE(cache, nullptr);
   EXPECT_EQ(first_node(graph, "attention")->inputs[1], cache->after);
+}
+
+TEST(BuildGraph, GivesTheLogProbabilitiesOfLabels) {
+  const ir::Graph graph =
+      build_graph(config_from(small_json("qwen3_moe")),
+                  {.num_tokens = 2, .with_loss = false, .with_log_probabilities = true});
+  EXPECT_THAT(names_of(graph, graph.batch),
+              ElementsAre("tokens", "positions", "key_begin", "key_end", "labels"));
+  EXPECT_THAT(names_of(graph, graph.outputs), ElementsAre("log_probabilities", "margins"));
 }
 
 TEST(BuildGraph, IsTheSameTwice) {
@@ -527,6 +540,8 @@ TEST(BuildGraph, RefusesOptionsThatMakeNoGraph) {
   };
   EXPECT_THAT(message({.num_tokens = 0}), ::testing::HasSubstr("tokens a micro-batch, got 0"));
   EXPECT_THAT(message({.num_tokens = 1, .with_loss = false}), ::testing::HasSubstr("got neither"));
+  EXPECT_THAT(message({.num_tokens = 1, .with_log_probabilities = true}),
+              ::testing::HasSubstr("with_loss false"));
   EXPECT_THAT(
       message({.num_tokens = 4, .with_loss = false, .with_logits = true, .cache_capacity = 3}),
       ::testing::HasSubstr("a cache of at least 4 rows, got 3"));

@@ -52,18 +52,22 @@ void multiply(const GemmEngine& engine, const Gemm& gemm, std::byte* workspace) 
                      workspace);
 }
 
+// head_log_probabilities has no scale: its results are those of rows.
+bool is_of_rows(std::size_t num_inputs) { return num_inputs == 3; }
+
 class HeadLoss {
  public:
   HeadLoss(const GemmEngine& engine, const HeadStage& stage, const Arguments& args)
       : engine_(engine),
         stage_(stage),
         args_(args),
-        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, args.outputs.size(),
-                        *args.attributes)),
+        is_of_rows_(is_of_rows(args.inputs.size())),
+        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type,
+                        is_of_rows_ ? 1 : args.outputs.size(), *args.attributes)),
         cut_(cut_rows(shape_, engine, args.launch.team->num_threads(),
                       shape_.with_weight_gradient && adds(args, 2))),
         labels_(args.inputs[2].as<const std::int32_t>()),
-        scale_(*args.inputs[3].as<const float>()) {
+        scale_(is_of_rows_ ? 0.0f : *args.inputs[3].as<const float>()) {
     if (shape_.with_input_gradient)
       seed_ = scale_ * static_cast<float>(spec::get_double(*args.attributes, "dloss"));
     lay_out(cut_.held ? *cut_.held : *cut_.rest);
@@ -81,6 +85,7 @@ class HeadLoss {
       for (Int first = held; first < num_live_; first += rows)
         run_chunk(first, std::min(rows, num_live_ - first));
     }
+    if (is_of_rows_) return write_rows();
     double sum = 0;
     for (Int i = 0; i < num_live_; ++i) sum += space_->losses[i];
     float* loss = args_.outputs[0].as<float>();
@@ -106,6 +111,15 @@ class HeadLoss {
       require_label(labels_[t], shape_.classes);
       if (labels_[t] != kIgnoredLabel) space_->live[num_live_++] = static_cast<std::int32_t>(t);
     }
+  }
+
+  void write_rows() {
+    float *log_probabilities = args_.outputs[0].as<float>(),
+          *margins = args_.outputs[1].as<float>();
+    for (Int t = 0; t < shape_.rows; ++t)
+      if (labels_[t] == kIgnoredLabel) log_probabilities[t] = margins[t] = 0;
+    for (Int i = 0; i < num_live_; ++i)
+      log_probabilities[space_->live[i]] = static_cast<float>(-space_->losses[i]);
   }
 
   // Clears what no live row writes: dx of the other rows, and dweight when there is none.
@@ -180,7 +194,13 @@ class HeadLoss {
         .rows = rows,
         .block_rows = std::min(tiling_->block_rows, round_up(ceil_div(rows, blocks), kRowUnit))};
     for_rows(chunk, [&](Int r) { start_row(first, r); });
-    run_steps(chunk, &HeadLoss::exponentials);
+    if (is_of_rows_) {
+      run_steps(chunk, &HeadLoss::exponentials_and_largest);
+      for (Int r = 0; r < rows; ++r)
+        args_.outputs[1].as<float>()[space_->live[first + r]] = space_->of_label[r] - largest_of(r);
+    } else {
+      run_steps(chunk, &HeadLoss::exponentials);
+    }
     if (find_misfits(rows)) {
       run_steps(chunk, &HeadLoss::find_largest);
       for (Int r = 0; r < rows; ++r)
@@ -418,6 +438,11 @@ class HeadLoss {
     stage_.largest(step.logits, space_->largest + at(step.part, step.begin));
   }
 
+  void exponentials_and_largest(Step& step) {
+    find_largest(step);
+    exponentials(step);
+  }
+
   void exponentials(Step& step) {
     const bool rounds = tiling_->operand == DType::kBFloat16;
     const bool is_first = step.column == part_begin(step.part);
@@ -474,6 +499,7 @@ class HeadLoss {
   const GemmEngine& engine_;
   const HeadStage& stage_;
   const Arguments& args_;
+  const bool is_of_rows_;
   const Shape shape_;
   const Cut cut_;
   const Tiling* tiling_ = nullptr;  // of the current rows
@@ -487,7 +513,8 @@ class HeadLoss {
 };
 
 Shape shape_of(const spec::Problem& problem) {
-  return head::shape_of(problem.inputs[0], problem.inputs[1], problem.outputs.size(),
+  return head::shape_of(problem.inputs[0], problem.inputs[1],
+                        is_of_rows(problem.inputs.size()) ? 1 : problem.outputs.size(),
                         *problem.attributes);
 }
 
