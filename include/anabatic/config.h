@@ -55,9 +55,10 @@ struct Config {
     // Tokens in one sample. Allowed: >= 1.
     std::int64_t sequence_length = 512;
     // How documents fill a sample. isolated keeps documents from attending to each other;
-    // concatenated lets them.
-    enum class Packing { kIsolated, kConcatenated };
-    Packing packing = Packing::kIsolated;
+    // concatenated lets them. best_fit is isolated, and splits no row of train.objective sft. auto
+    // is best_fit for sft, else isolated.
+    enum class Packing { kAuto, kIsolated, kConcatenated, kBestFit };
+    Packing packing = Packing::kAuto;
     // Shuffle the samples, in a new order in each epoch.
     bool shuffle = true;
     // Begin text and JSON documents, and prompts, with BOS, once. auto does so where the
@@ -75,11 +76,26 @@ struct Config {
     // Directory for the token ids of text and JSON files. Empty is anabatic/tokens in the user's
     // cache directory; none is a temporary directory for the run.
     std::string cache{};
+    // Tokens of a row that train.objective sft trains. assistant is each turn of the assistant, or
+    // the completion; completion is what follows the prompt; all is every token.
+    enum class LossOn { kAssistant, kCompletion, kAll };
+    LossOn loss_on = LossOn::kAssistant;
+    // Tokens of the longest row that best_fit keeps whole. auto is data.sequence_length.
+    // Allowed: >= 1, or std::nullopt for auto.
+    std::optional<std::int64_t> max_length{};
+    // What becomes of a longer row: its first or last tokens are kept, it is left out, or the run
+    // ends.
+    enum class Truncation { kKeepStart, kKeepEnd, kDrop, kError };
+    Truncation truncation = Truncation::kKeepStart;
   };
   Data data{};
 
   // Length, precision, checkpoints and losses of a run.
   struct Train {
+    // What the loss is the mean of. lm counts every token of documents alike; sft fine-tunes on
+    // rows, whose tokens have weights.
+    enum class Objective { kLm, kSft };
+    Objective objective = Objective::kLm;
     // Optimizer steps of the whole run. After a resume, the steps before it count too.
     // Allowed: >= 0.
     std::int64_t steps = 100;

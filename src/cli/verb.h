@@ -50,6 +50,7 @@ const Verb& bench_verb();
 const Verb& check_op_verb();
 const Verb& check_verb();
 const Verb& convert_verb();
+const Verb& data_verb();
 const Verb& doctor_verb();
 const Verb& evaluate_verb();
 const Verb& generate_verb();

@@ -33,8 +33,14 @@ void add_losses(ModelBuilder& layers, const BuildOptions& options, const LayerIn
   ir::GraphBuilder& builder = layers.graph();
   const ir::ValueId labels =
       builder.batch_input("labels", tensor_type(DType::kInt32, {options.num_tokens}));
-  const ir::ValueId scale = builder.step_input("inverse_tokens", tensor_type(DType::kFloat32, {}));
-  const ir::ValueId loss = builder.add("cross_entropy", {model.logits, labels, scale})[0];
+  std::vector<ir::ValueId> of_loss{model.logits, labels};
+  const ir::ValueId weights =
+      options.with_weights
+          ? builder.batch_input("weights", tensor_type(DType::kFloat32, {options.num_tokens}))
+          : ir::kNoValue;
+  of_loss.push_back(builder.step_input("inverse_tokens", tensor_type(DType::kFloat32, {})));
+  if (options.with_weights) of_loss.push_back(weights);
+  const ir::ValueId loss = builder.add("cross_entropy", std::move(of_loss))[0];
   builder.output(loss, "loss");
   ir::ValueId objective =
       routers.empty() ? loss : add_router_losses(builder, options, loss, inputs.documents, routers);

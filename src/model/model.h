@@ -71,6 +71,7 @@ struct BuildOptions {
   double z_loss_coef = 0.0;
   bool keeps_mtp = false;           // parameters of spec.mtp are states
   double mtp_coef = 0.0;            // of mtp_loss in the objective; 0: it is not computed
+  bool with_weights = false;        // each label has a weight: one more input
   std::int64_t cache_capacity = 0;  // > 0: decoding graph with KV caches of that many rows, states
                                     // `layers.N.attention.{k,v}_cache`
 };
@@ -78,9 +79,9 @@ struct BuildOptions {
 // The forward graph of one micro-batch in fp32. Its outputs are `loss` (language model, scaled by
 // inverse_tokens), `aux_loss`, `z_loss`, `mtp_loss`, `expert_load.N` (counts of layer N), `logits`,
 // `log_probabilities` and `margins`. Losses of the micro-batches of a step add up to the step's.
-// With loss and experts the batch has one more input, `documents`. With a cache it has
-// `cache_places`, the row of the cache that each token goes to (negative: none), and attention
-// reads the caches. model/mtp.h has the inputs of mtp_loss.
+// With loss and experts the batch has one more input, `documents`, and with weights `weights
+// f32[T]`. With a cache it has `cache_places`, the row of the cache that each token goes to
+// (negative: none), and attention reads the caches. model/mtp.h has the inputs of mtp_loss.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
 // Model FLOPs of a training step: 6 · tokens · active, and in each layer 7 · (d_qk + d_v) · heads ·

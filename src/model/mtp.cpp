@@ -74,9 +74,8 @@ std::vector<ir::ValueId> add_mtp(ModelBuilder& b, const LayerInputs& inputs,
 ir::ValueId add_mtp_loss(ModelBuilder& b, const BuildOptions& options, const LayerInputs& inputs,
                          const ModelValues& model, ir::ValueId objective) {
   ir::GraphBuilder& builder = b.graph();
-  const auto rows = [&](const char* name, std::int64_t depth) {
-    return builder.batch_input(mtp_input(name, depth),
-                               tensor_type(DType::kInt32, {options.num_tokens}));
+  const auto rows = [&](const char* name, std::int64_t depth, DType dtype = DType::kInt32) {
+    return builder.batch_input(mtp_input(name, depth), tensor_type(dtype, {options.num_tokens}));
   };
   const std::int64_t depths = std::ssize(b.spec().mtp);
   std::vector<MtpInputs> of_layers;
@@ -88,11 +87,12 @@ ir::ValueId add_mtp_loss(ModelBuilder& b, const BuildOptions& options, const Lay
   b.begin(-1, "loss");
   ir::ValueId sum = ir::kNoValue;
   for (std::int64_t depth = 1; depth <= depths; ++depth) {
-    const ir::ValueId labels = rows("mtp_labels", depth);
-    const ir::ValueId scale = builder.step_input(mtp_input("inverse_mtp_labels", depth),
-                                                 tensor_type(DType::kFloat32, {}));
-    const ir::ValueId loss = builder.add(
-        "cross_entropy", {logits[static_cast<std::size_t>(depth - 1)], labels, scale})[0];
+    std::vector<ir::ValueId> of_loss{logits[static_cast<std::size_t>(depth - 1)],
+                                     rows("mtp_labels", depth)};
+    of_loss.push_back(builder.step_input(mtp_input("inverse_mtp_labels", depth),
+                                         tensor_type(DType::kFloat32, {})));
+    if (options.with_weights) of_loss.push_back(rows("mtp_weights", depth, DType::kFloat32));
+    const ir::ValueId loss = builder.add("cross_entropy", std::move(of_loss))[0];
     sum = sum == ir::kNoValue ? loss : builder.add1("add", {sum, loss});
   }
   const ir::ValueId mean =

@@ -94,9 +94,10 @@ class HeadLossFuser {
                      : has_weight_gradient ? "head_loss_with_gradient"
                                            : "head_loss_with_input_gradient";
     Node fused{.op = context_.find_op(op),
-               .inputs = {head->inputs[0], head->inputs[1], loss.inputs[1], loss.inputs[2]},
+               .inputs = {head->inputs[0], head->inputs[1]},
                .outputs = {loss.outputs[0]},
                .tag = head->tag};
+    fused.inputs.insert(fused.inputs.end(), loss.inputs.begin() + 1, loss.inputs.end());
     ANABATIC_CHECK(fused.op != nullptr, "[fuse_head_loss] no op '{}'", op);
     keep_[index(graph_.value(logits).producer)] = false;
     if (backward) {
@@ -131,11 +132,15 @@ class HeadLossFuser {
 
   std::optional<Backward> find_backward(const Node& head, const Node& loss) const {
     Backward found;
+    // Logits, labels, scale, then the loss's lse and dloss, then weights where there are any.
     const auto reads_loss = [&](NodeId id) {
       const Node& node = graph_.node(id);
-      return node.op->name == "cross_entropy_gradient" &&
-             std::equal(loss.inputs.begin(), loss.inputs.end(), node.inputs.begin()) &&
-             node.inputs[3] == loss.outputs[1];
+      if (node.op->name != "cross_entropy_gradient" ||
+          node.inputs.size() != loss.inputs.size() + 2 || node.inputs[3] != loss.outputs[1])
+        return false;
+      std::vector<ValueId> of_loss = node.inputs;
+      of_loss.erase(of_loss.begin() + 3, of_loss.begin() + 5);
+      return of_loss == loss.inputs;
     };
     const std::vector<NodeId>& readers = readers_[index(loss.inputs[0])];
     const auto gradient = std::find_if(readers.begin(), readers.end(), reads_loss);

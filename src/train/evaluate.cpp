@@ -22,7 +22,7 @@ Evaluator::Evaluator(ModelSession& session, const io::Dataset& dataset)
 Evaluation Evaluator::run(StepSums* sums) {
   std::vector<std::int64_t> samples(static_cast<std::size_t>(micro_batch_size_));
   Evaluation result;
-  double sum = 0;
+  double sum = 0, weight = 0;
   expert_counts_.clear();
   const std::int64_t num_ranks = sums == nullptr ? 1 : sums->num_ranks(),
                      rank = sums == nullptr ? 0 : sums->rank();
@@ -37,13 +37,16 @@ Evaluation Evaluator::run(StepSums* sums) {
     sums == nullptr ? void(sum += loss) : sums->add_in_order(sum, loss);
     expert_counts_.add(*program_);
     result.tokens += batch_.unmasked_tokens;
+    weight += batch_.label_weight();
   }
   if (sums != nullptr) {
+    const double own = weight;
+    sums->sum(std::span(&own, 1), std::span(&weight, 1));
     sums->sum(std::span(&result.tokens, 1));
     sums->sum(expert_counts_.values());
   }
   ANABATIC_REQUIRE(result.tokens > 0, "[evaluate] expected data with at least one label, got none");
-  result.loss = sum / static_cast<double>(result.tokens);
+  result.loss = sum / weight;
   result.perplexity = std::exp(result.loss);
   result.experts = expert_counts_.balance();
   return result;
@@ -51,9 +54,9 @@ Evaluation Evaluator::run(StepSums* sums) {
 
 double summed_loss(BoundProgram& program, const io::MicroBatch& batch) {
   program.set_batch(batch);
-  set_loss_scales(program, {batch.unmasked_tokens, batch.real_tokens, batch.num_documents});
+  set_loss_scales(program, totals_of(batch));
   program.run_alone(spec::Action::kForward);
-  return program.scalar("loss") * static_cast<double>(batch.unmasked_tokens);
+  return program.scalar("loss") * batch.label_weight();
 }
 
 namespace {

@@ -61,7 +61,7 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
   session.load_parameters();
   session.refresh_derived();
   program->set_batch(batch);
-  set_loss_scales(*program, {batch.unmasked_tokens, batch.real_tokens, batch.num_documents});
+  set_loss_scales(*program, totals_of(batch));
   set_mtp_scales(*program, {&batch, 1});
   // No label at all: transformers divides zero by zero too.
   program->set_scalar("inverse_tokens",

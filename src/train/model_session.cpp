@@ -127,6 +127,10 @@ void BoundProgram::set(std::string_view input, std::span<const std::int32_t> val
   if (executor->has_input(input)) fill(*executor, input, std::as_bytes(values));
 }
 
+void BoundProgram::set(std::string_view input, std::span<const float> values) {
+  if (executor->has_input(input)) fill(*executor, input, std::as_bytes(values));
+}
+
 void BoundProgram::set_scalar(std::string_view input, float value) {
   if (executor->has_input(input)) fill(*executor, input, std::as_bytes(std::span(&value, 1)));
 }
@@ -142,6 +146,11 @@ void BoundProgram::set_batch(const io::MicroBatch& batch) {
   set("key_begin", batch.key_begin);
   set("key_end", batch.key_end);
   set("documents", batch.documents);
+  if (!batch.weights.empty()) {
+    set("weights", batch.weights);
+  } else if (executor->has_input("weights")) {
+    set("weights", std::vector<float>(batch.labels.size(), 1.0f));
+  }
   set_mtp_rows(*this, batch);
 }
 

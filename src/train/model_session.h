@@ -33,6 +33,7 @@ struct BoundProgram {
 
   // Copies values into a batch or step input; an input that the program does not read is skipped.
   void set(std::string_view input, std::span<const std::int32_t> values);
+  void set(std::string_view input, std::span<const float> values);
   void set_scalar(std::string_view input, float value);
   void set_scalar(std::string_view input, std::int32_t value);
   void set_batch(const io::MicroBatch& batch);

@@ -19,6 +19,7 @@
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
+#include "train/rows/row_encoder.h"
 #include "train/tokenize.h"
 
 namespace anabatic::train {
@@ -53,7 +54,8 @@ void log_sources(const std::vector<io::TokenFile>& files) {
   };
   std::map<std::string, Sum> sums;
   for (const io::TokenFile& file : files) {
-    const std::string format = io::describe(file.source);
+    std::string format = io::describe(file.source);
+    if (!file.row_kind.empty()) format += fmt::format(", rows of {}", file.row_kind);
     const std::int64_t documents = file.tokens.num_documents(), tokens = file.tokens.num_tokens();
     if (files.size() <= kMostLines)
       log_info("data: {}: {}, {} documents, {} tokens", file.source.path.string(), format,
@@ -69,6 +71,26 @@ void log_sources(const std::vector<io::TokenFile>& files) {
              sum.tokens);
 }
 
+// How rows fill the samples, and what became of the others.
+void log_rows(const io::Dataset& dataset) {
+  const io::RowCounts& counts = dataset.row_counts();
+  const double room = static_cast<double>(dataset.num_samples()) *
+                      static_cast<double>(dataset.options().sequence_length);
+  log_info("data: {} of {} rows in {} samples, {:.1f} % full; {} of {} tokens are trained",
+           counts.rows - counts.dropped_for_length - counts.dropped_untrained, counts.rows,
+           dataset.num_samples(), 100 * static_cast<double>(counts.tokens) / room, counts.trained,
+           counts.tokens);
+  if (counts.truncated + counts.dropped_for_length > 0)
+    log_warning(
+        "[data] of {} rows, {} were shortened and {} left out, for they have more than {} "
+        "tokens (data.max_length)",
+        counts.rows, counts.truncated, counts.dropped_for_length,
+        dataset.options().rows.max_length);
+  if (counts.dropped_untrained > 0)
+    log_warning("[data] {} of {} rows have no trained token, and are left out",
+                counts.dropped_untrained, counts.rows);
+}
+
 }  // namespace
 
 io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig& run,
@@ -82,6 +104,7 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
   io::TokenizeOptions options;
   std::string fingerprint;
   std::shared_ptr<const io::CacheDirectory> cache;
+  std::shared_ptr<const RowEncoder> rows;
   if (has_text) {
     const fs::path directory = tokenizer_folder_or_file(run.model.path);
     tokenizer.emplace(io::Tokenizer::load(directory));
@@ -91,27 +114,37 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
     callback = tokenize_callback(*tokenizer);
     options = tokenize_options(
         *tokenizer, special_tokens_of(run, &*tokenizer, config.eos_token_ids), num_threads_of(run));
+    if (trains_on_rows(run)) rows = add_rows(options, run, *tokenizer);
     const auto file = io::find_tokenizer_file(directory);
     ANABATIC_CHECK(file.has_value(), "[data] {} lost its tokenizer", directory.string());
     fingerprint =
         io::content_hash(io::is_gguf(*file) ? io::tokenizer_json(*file) : read_file(*file));
     cache = cache_of(run);
   }
-  const auto packing = io::packing_from_string(run.data.packing);
-  ANABATIC_CHECK(packing.has_value(), "[data] packing {}", run.data.packing);
+  options.has_rows = trains_on_rows(run);
+  const auto packing = io::packing_from_string(packing_of(run));
+  const auto truncation = io::truncation_from_string(run.data.truncation);
+  ANABATIC_CHECK(packing && truncation, "[data] packing {}, truncation {}", run.data.packing,
+                 run.data.truncation);
   const std::int64_t pad = config.eos_token_ids.empty() ? 0 : config.eos_token_ids.front();
   std::vector<io::TokenFile> token_files =
       io::open_token_files(sources, callback, options, cache, fingerprint);
+  if (rows) rows->log_counts();
   log_sources(token_files);
   io::check_ids(token_files, config.spec.vocab_size, num_threads_of(run), [&] {
     if (cache == nullptr && run.data.cache != "none") cache = cache_of(run);
     return cache == nullptr || cache->is_temporary() ? fs::path() : cache->path();
   });
   device::trim_heap();  // of what was read
-  return io::Dataset(std::move(token_files), {.sequence_length = run.data.sequence_length,
-                                              .packing = *packing,
-                                              .vocab_size = config.spec.vocab_size,
-                                              .pad_id = static_cast<std::int32_t>(pad)});
+  io::Dataset dataset(std::move(token_files), {.sequence_length = run.data.sequence_length,
+                                               .packing = *packing,
+                                               .vocab_size = config.spec.vocab_size,
+                                               .pad_id = static_cast<std::int32_t>(pad),
+                                               .with_weights = trains_on_rows(run),
+                                               .rows = {run.data.max_length, *truncation},
+                                               .seed = static_cast<std::uint64_t>(run.train.seed)});
+  if (*packing == io::Packing::kBestFit) log_rows(dataset);
+  return dataset;
 }
 
 std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,

@@ -119,8 +119,9 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
       integer("data.sequence_length", "Tokens in one sample.", 1, AT(data.sequence_length)));
   keys.push_back(choice("data.packing",
                         "How documents fill a sample. isolated keeps documents from attending to "
-                        "each other; concatenated lets them.",
-                        {"isolated", "concatenated"}, AT(data.packing)));
+                        "each other; concatenated lets them. best_fit is isolated, and splits no "
+                        "row of train.objective sft. auto is best_fit for sft, else isolated.",
+                        {"auto", "isolated", "concatenated", "best_fit"}, AT(data.packing)));
   keys.push_back(boolean("data.shuffle", "Shuffle the samples, in a new order in each epoch.",
                          AT(data.shuffle)));
   keys.push_back(add_token("data.add_bos",
@@ -140,9 +141,27 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
              "Directory for the token ids of text and JSON files. Empty is anabatic/tokens in the "
              "user's cache directory; none is a temporary directory for the run.",
              AT(data.cache)));
+  keys.push_back(choice("data.loss_on",
+                        "Tokens of a row that train.objective sft trains. assistant is each turn "
+                        "of the assistant, or the completion; completion is what follows the "
+                        "prompt; all is every token.",
+                        {"assistant", "completion", "all"}, AT(data.loss_on)));
+  keys.push_back(or_word(integer("data.max_length",
+                                 "Tokens of the longest row that best_fit keeps whole. auto is "
+                                 "data.sequence_length.",
+                                 1, AT(data.max_length)),
+                         "auto", RunConfig::Data::kWholeSample, AT(data.max_length)));
+  keys.push_back(choice("data.truncation",
+                        "What becomes of a longer row: its first or last tokens are kept, it is "
+                        "left out, or the run ends.",
+                        {"keep_start", "keep_end", "drop", "error"}, AT(data.truncation)));
 }
 
 void add_train_keys(std::vector<ConfigKey>& keys) {
+  keys.push_back(choice("train.objective",
+                        "What the loss is the mean of. lm counts every token of documents alike; "
+                        "sft fine-tunes on rows, whose tokens have weights.",
+                        {"lm", "sft"}, AT(train.objective)));
   keys.push_back(
       integer("train.steps",
               "Optimizer steps of the whole run. After a resume, the steps before it count too.", 0,
@@ -584,6 +603,13 @@ int num_threads_of(const RunConfig& config) {
 
 bool uses_bf16(const RunConfig& config) { return config.train.precision != "fp32"; }
 
+bool trains_on_rows(const RunConfig& config) { return config.train.objective == "sft"; }
+
+std::string packing_of(const RunConfig& config) {
+  if (config.data.packing != "auto") return config.data.packing;
+  return trains_on_rows(config) ? "best_fit" : "isolated";
+}
+
 RunConfig with_training_precision(RunConfig config) {
   if (config.train.precision == "auto") config.train.precision = "bf16";
   return config;
@@ -616,6 +642,23 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(
         fmt::format("parallel.world: expected auto or parallel.local_ranks = {}, got {}",
                     parallel.local_ranks, parallel.world));
+  const std::string packing = packing_of(config);
+  const RunConfig::Data& data = config.data;
+  if (trains_on_rows(config) ? packing == "concatenated" : packing == "best_fit")
+    problems.push_back(
+        fmt::format("data.packing: expected {} with train.objective: {}, got {}",
+                    trains_on_rows(config) ? "best_fit or isolated" : "isolated or concatenated",
+                    config.train.objective, packing));
+  if (packing != "best_fit" && (data.max_length != RunConfig::Data::kWholeSample ||
+                                data.truncation != RunConfig::Data().truncation))
+    problems.push_back(fmt::format(
+        "data.max_length and data.truncation: expected data.packing: best_fit (train.objective: "
+        "sft), which shortens rows, got {}",
+        packing));
+  if (data.max_length > data.sequence_length)
+    problems.push_back(
+        fmt::format("data.max_length: expected at most data.sequence_length = {}, got {}",
+                    data.sequence_length, data.max_length));
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(

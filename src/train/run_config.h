@@ -29,14 +29,19 @@ struct RunConfig {
   struct Data {
     std::vector<std::string> train, validation;
     std::int64_t sequence_length = 512;
-    std::string packing = "isolated";  // isolated | concatenated
+    std::string packing = "auto";  // auto | isolated | concatenated | best_fit
     bool shuffle = true;
     io::AddToken add_bos = io::AddToken::kAuto;     // in front of text and JSON documents, prompts
     io::AddToken append_eos = io::AddToken::kAuto;  // after text and JSON documents
     std::string format = "auto";                    // auto | text | jsonl | json | bin
     std::string cache;                              // of token ids; empty: the user's; none: none
+    std::string loss_on = "assistant";              // assistant | completion | all
+    static constexpr std::int64_t kWholeSample = 0;
+    std::int64_t max_length = kWholeSample;  // tokens of a row
+    std::string truncation = "keep_start";   // keep_start | keep_end | drop | error
   } data;
   struct Train {
+    std::string objective = "lm";  // lm | sft
     std::int64_t steps = 100, micro_batch_size = 4, gradient_accumulation_steps = 1;
     static constexpr std::int64_t kOneADataRank = 0;
     std::int64_t gradient_leaves = kOneADataRank;  // of a step, on all ranks
@@ -164,6 +169,12 @@ int num_threads_of(const RunConfig& config);
 
 // Whether it computes in bf16. With train.precision auto, a training step does.
 bool uses_bf16(const RunConfig& config);
+
+// Whether data are rows whose tokens have weights, by train.objective.
+bool trains_on_rows(const RunConfig& config);
+
+// data.packing without auto.
+std::string packing_of(const RunConfig& config);
 // Replaces train.precision: auto by its meaning for a training step.
 RunConfig with_training_precision(RunConfig config);
 

@@ -56,7 +56,8 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
                     .balance_coef = balance_coef_of(run, config),
                     .z_loss_coef = run.train.router_z_loss_coef,
                     .keeps_mtp = !config.spec.mtp.empty(),
-                    .mtp_coef = mtp_coef_of(run, config)},
+                    .mtp_coef = mtp_coef_of(run, config),
+                    .with_weights = trains_on_rows(run)},
           .training = true,
           .with_update = true,
           .micro_batches = run.train.gradient_accumulation_steps,
@@ -65,7 +66,8 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
 
 ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
   return {.name = "evaluation",
-          .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length},
+          .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
+                    .with_weights = trains_on_rows(run)},
           .is_of_ranks = true};
 }
 

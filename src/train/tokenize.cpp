@@ -6,6 +6,7 @@
 #include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
+#include "train/rows/row_encoder.h"
 
 namespace anabatic::train {
 
@@ -89,9 +90,13 @@ io::TokenizeCounts tokenize_files(const std::vector<std::filesystem::path>& file
   const io::Tokenizer tokenizer = io::Tokenizer::load(run.model.path);
   const io::SpecialTokens special = special_tokens_of(run, &tokenizer);
   log_warnings(special);
-  return io::tokenize_files(text_files(files, run, place), tokenize_callback(tokenizer),
-                            output_prefix,
-                            tokenize_options(tokenizer, special, num_threads_of(run)));
+  io::TokenizeOptions options = tokenize_options(tokenizer, special, num_threads_of(run));
+  std::shared_ptr<const RowEncoder> rows;
+  if (trains_on_rows(run)) rows = add_rows(options, run, tokenizer);
+  const io::TokenizeCounts counts = io::tokenize_files(
+      text_files(files, run, place), tokenize_callback(tokenizer), output_prefix, options);
+  if (rows) rows->log_counts();
+  return counts;
 }
 
 }  // namespace anabatic::train

@@ -40,7 +40,8 @@ io::TokenizeOptions tokenize_options(const io::Tokenizer& tokenizer,
 // token ids; `place` stands for the list in errors.
 std::vector<io::DataFile> text_files(const std::vector<std::filesystem::path>& files,
                                      const RunConfig& run, std::string_view place);
-// Such files into PREFIX.bin/.idx, with the tokenizer of run.model.path.
+// Such files into PREFIX.bin/.idx, with the tokenizer of run.model.path; rows of train.objective
+// sft into PREFIX.weights too.
 io::TokenizeCounts tokenize_files(const std::vector<std::filesystem::path>& files,
                                   const std::filesystem::path& output_prefix, const RunConfig& run,
                                   std::string_view place = "files");

@@ -64,25 +64,26 @@ io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config
     for (std::int64_t sample = 0; sample < run.train.micro_batch_size; ++sample)
       append_random_sample(batch, run.data.sequence_length, config.spec.vocab_size,
                            seed + static_cast<std::uint64_t>(i));
-    step.unmasked_tokens += batch.unmasked_tokens;
-    step.real_tokens += batch.real_tokens;
-    step.num_documents += batch.num_documents;
+    step.count(batch);
   }
   return step;
 }
 
 StepTotals totals_of(const io::StepBatch& batch) {
-  return {batch.unmasked_tokens, batch.real_tokens, batch.num_documents};
+  return {batch.unmasked_tokens, batch.real_tokens, batch.num_documents, batch.label_weight};
+}
+
+StepTotals totals_of(const io::MicroBatch& batch) {
+  return {batch.unmasked_tokens, batch.real_tokens, batch.num_documents, batch.label_weight()};
 }
 
 void set_loss_scales(BoundProgram& program, const StepTotals& totals) {
-  const auto set_inverse = [&](const char* name, std::int64_t count) {
-    program.set_scalar(name,
-                       count > 0 ? static_cast<float>(1.0 / static_cast<double>(count)) : 0.0f);
+  const auto set_inverse = [&](const char* name, double of) {
+    program.set_scalar(name, of > 0 ? static_cast<float>(1.0 / of) : 0.0f);
   };
-  set_inverse("inverse_tokens", totals.unmasked_tokens);
-  set_inverse("inverse_real_tokens", totals.real_tokens);
-  set_inverse("inverse_documents", totals.num_documents);
+  set_inverse("inverse_tokens", totals.label_weight);
+  set_inverse("inverse_real_tokens", static_cast<double>(totals.real_tokens));
+  set_inverse("inverse_documents", static_cast<double>(totals.num_documents));
 }
 
 void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals,

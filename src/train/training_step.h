@@ -26,11 +26,13 @@ io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config
 // Counts of a whole step, on all ranks.
 struct StepTotals {
   std::int64_t unmasked_tokens = 0, real_tokens = 0, num_documents = 0;
+  double label_weight = 0;  // the number of labels where they have no weights
 };
 StepTotals totals_of(const io::StepBatch& batch);
+StepTotals totals_of(const io::MicroBatch& batch);
 
-// What the losses of a step are means of: 1 / its labels, its tokens without padding and its
-// documents; 0 for none.
+// What the losses of a step are means of: 1 / the weight of its labels, its tokens without padding
+// and its documents; 0 for none.
 void set_loss_scales(BoundProgram& program, const StepTotals& totals);
 
 // learning_rate, step (1 for the first) and the scales of losses.

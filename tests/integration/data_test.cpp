@@ -8,6 +8,7 @@
 
 #include <fstream>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "io/data/indexed_file.h"
 #include "support/run_binary.h"
@@ -227,6 +228,44 @@ TEST_F(TokenData, ManyFilesNeedFewDescriptors) {
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("data: 1500 files: .bin/.idx, 1500 documents, 12000 tokens"));
+}
+
+TEST_F(Data, OfRowsAreShownWithWhatIsTrained) {
+  const fs::path rows = write_gzip("rows.jsonl.gz",
+                                   "{\"prompt\": \"the \", \"completion\": \"fox\"}\n"
+                                   "{\"prompt\": \"the \", \"completion\": \"hen\"}\n");
+  const auto data = [&](const std::string& action, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{"data", action, rows, "--model.path", model_};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_binary(arguments);
+  };
+  const Outcome shown = data("show", {"--rows", "1"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr(rows.string() + ":1: {\"prompt\", \"completion\"}, "));
+  EXPECT_THAT(shown.out, Not(HasSubstr(":2:")));
+  std::string trained;
+  for (const char letter : shown.out.substr(shown.out.find('\n')))
+    if (letter != '[' && letter != ']') trained += letter;
+  EXPECT_THAT(trained, HasSubstr("the fox"));
+
+  std::string text;
+  const nlohmann::json first = parse_json(data("show", {"--rows", "1", "--json"}).out);
+  for (const auto& token : first["tokens"])
+    if (token["weight"] == 1.0) text += token["text"].get<std::string>();
+  EXPECT_TRUE(text.starts_with("fox")) << text;
+
+  const Outcome checked = data("check");
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  EXPECT_THAT(checked.out, HasSubstr("2 rows\n"));
+  EXPECT_THAT(checked.out, HasSubstr("0 bad rows"));
+  write("bad.jsonl",
+        "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": 1}\n{\"text\": \"c\"}\n");
+  const Outcome bad =
+      run_binary({"data", "check", folder_.path() / "bad.jsonl", "--model.path", model_.string()});
+  EXPECT_EQ(bad.exit_code, 1) << bad.out;
+  EXPECT_THAT(bad.out, HasSubstr("2 bad rows:\n"));
+  EXPECT_THAT(bad.out, HasSubstr("bad.jsonl:3: expected a row of"));
+  EXPECT_EQ(run_binary({"data", "shew", rows, "--model.path", model_.string()}).exit_code, 2);
 }
 
 }  // namespace

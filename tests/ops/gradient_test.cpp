@@ -488,6 +488,34 @@ TEST(CrossEntropyGradient, MatchesFiniteDifferencesWithIgnoredLabels) {
       gradient("cross_entropy_gradient", {}, {logits, labels, factor, lse, dloss}, {logits.type}));
 }
 
+// A negative weight, and a row that is ignored for its weight.
+Values row_weights() { return {doubles({5}), {0.5, 3, -2, 0, 1}}; }
+
+TEST(CrossEntropyGradient, MatchesFiniteDifferencesWithWeights) {
+  const Values logits = random({5, 7}, 0), labels = integers({3, -100, 0, 6, 2});
+  const Values factor = scalar(0.37), dloss = scalar(1.9), weights = row_weights();
+  const OpCall forward{
+      "cross_entropy", {}, {logits, labels, factor, weights}, {doubles({}), doubles({5})}};
+  const Values lse = run(forward)[1];
+  expect_gradient(forward, 0, {dloss.data, {}},
+                  gradient("cross_entropy_gradient", {},
+                           {logits, labels, factor, lse, dloss, weights}, {logits.type}),
+                  true);
+}
+
+TEST(HeadLossWithGradient, MatchesFiniteDifferencesWithWeights) {
+  const Values x = random({5, 4}, 0), weight = random({7, 4}, 1);
+  const Values labels = integers({3, -100, 0, 6, 2}), factor = scalar(0.37);
+  const OpCall forward{"head_loss", {}, {x, weight, labels, factor, row_weights()}, {doubles({})}};
+  const std::vector<Values> got = run({"head_loss_with_gradient",
+                                       {{"dloss", 1.9}},
+                                       forward.inputs,
+                                       {doubles({}), doubles({5, 4}), doubles({7, 4})}});
+  EXPECT_EQ(got[0].data, run(forward)[0].data);
+  expect_gradient(forward, 0, {{1.9}}, got[1], true);
+  expect_gradient(forward, 1, {{1.9}}, got[2]);
+}
+
 TEST(HeadLossWithGradient, MatchesFiniteDifferencesWithIgnoredLabels) {
   const Values x = random({5, 4}, 0), weight = random({7, 4}, 1);
   const Values labels = integers({3, -100, 0, 6, -100}), factor = scalar(0.37);

@@ -349,49 +349,6 @@ TEST(Attention, OfOneRowHasTheBitsThatItHasAmongOthers) {
       }
 }
 
-// For each row that accepts the whole call: what its variant computes, cut or not.
-std::map<std::string, std::vector<Values>> by_variant(const OpCall& call) {
-  std::map<std::string, std::vector<Values>> results;
-  for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
-    if (!supports(*kernel, call)) continue;
-    std::string name(kernel->name);
-    if (const std::size_t at = name.find("_slices"); at != std::string::npos) name.erase(at, 7);
-    const RunResult result = run_kernel(*kernel, *ops::find_op(call.op), call, {.num_threads = 2});
-    EXPECT_EQ(result.violation, "") << kernel->name;
-    for (const HostTensor& output : result.outputs) results[name].push_back(output.values());
-  }
-  EXPECT_FALSE(results.empty()) << call.op;
-  return results;
-}
-
-// Every case that is cut.
-TEST(Slices, OfACallHaveTheBitsOfTheWhole) {
-  int num_cases = 0;
-  for (const char* op :
-       {"head_loss_with_gradient", "attention_gradient", "grouped_linear_input_gradient",
-        "grouped_linear_many_input_gradient", "grouped_linear_activation_gradient",
-        "grouped_linear_activation_gradient_with_weights"}) {
-    const CaseFile file =
-        read_case_file(fmt::format("{}/tests/ops/cases/{}.txt", ANABATIC_SOURCE_DIR, op));
-    for (const CaseLine& line : file.cases)
-      for (const std::string& dtype : line.dtypes) {
-        const OpCall cut = make_call(file, line, dtype, Regime::kBounded, 9);
-        OpCall whole = cut;
-        if (whole.attributes.erase("slices") == 0) continue;
-        ++num_cases;
-        for (Values& input : whole.inputs)
-          if (input.type.layout == panels_layout(false)) input.type.layout = panels_layout(true);
-        const auto want = by_variant(whole), got = by_variant(cut);
-        ASSERT_EQ(want.size(), got.size()) << op;
-        for (const auto& [variant, outputs] : want)
-          for (std::size_t i = 0; i < outputs.size(); ++i)
-            EXPECT_EQ(got.at(variant)[i].data, outputs[i].data)
-                << variant << " line " << line.line << " output " << i;
-      }
-  }
-  EXPECT_GE(num_cases, 20);
-}
-
 TEST(ClipFactor, IsNaNForANormThatIsNotFinite) {
   for (const double norm :
        {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})

@@ -92,17 +92,19 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
   }
   double loss_error = 0, magnitude = 0;
   for (std::size_t t = 0; t < labels.data.size(); ++t) {
-    if (labels.data[t] < 0) continue;
+    const double row_weight = call.inputs.size() > 4 ? std::abs(call.inputs[4].data[t]) : 1.0;
+    if (labels.data[t] < 0 || row_weight == 0) continue;
     const auto label = static_cast<std::size_t>(labels.data[t]);
     const Row row(call, t, width, classes);
-    loss_error += 2 * row.error + sums;
-    magnitude += std::abs(row.lse) + std::abs(row.logits[label]);
+    loss_error += row_weight * (2 * row.error + sums);
+    magnitude += row_weight * (std::abs(row.lse) + std::abs(row.logits[label]));
+    const double row_factor = factor * row_weight;
     const double relative = 4 * row.error + 2 * sums + 2 * operand;
     for (std::size_t i = 0; backward && i < classes; ++i) {
       double d = std::exp(row.logits[i] - row.lse);
       if (i == label) d = -std::expm1(row.logits[i] - row.lse);
-      const double to_x = factor * ((relative + over_classes) * d + kSmallestNormal);
-      const double to_weight = factor * ((relative + over_rows) * d + kSmallestNormal);
+      const double to_x = row_factor * ((relative + over_classes) * d + kSmallestNormal);
+      const double to_weight = row_factor * ((relative + over_rows) * d + kSmallestNormal);
       for (std::size_t k = 0; k < width; ++k) {
         bounds[1].errors[t * width + k] += to_x * std::abs(weight.data[i * width + k]);
         bounds[2].errors[i * width + k] += to_weight * std::abs(x.data[t * width + k]);

@@ -243,23 +243,27 @@ std::vector<Bound> cross_entropy_bounds(const OpCall& call) {
   const bool backward = call.op == "cross_entropy_gradient";
   const double factor =
       std::abs(call.inputs[2].data[0] * (backward ? call.inputs[4].data[0] : 1.0));
+  const std::size_t weights = backward ? 5 : 3;
   std::vector<Bound> bounds(backward ? 1 : 2);
   if (backward) bounds[0].errors.assign(logits.data.size(), 0.0);
   double loss_error = 0, magnitude = 0;
   for (std::size_t t = 0; t < num_rows; ++t) {
     const Softmax s = softmax_of(logits, t);
     if (!backward) bounds[1].errors.push_back(lse_error(s, v));
-    if (labels.data[t] < 0) continue;
+    const double weight =
+        call.inputs.size() > weights ? std::abs(call.inputs[weights].data[t]) : 1.0;
+    if (labels.data[t] < 0 || weight == 0) continue;
     const auto label = static_cast<std::size_t>(labels.data[t]);
     if (!backward) {
-      loss_error += lse_error(s, v);
-      magnitude += std::abs(s.lse) + std::abs(logits.data[t * width + label]);
+      loss_error += weight * lse_error(s, v);
+      magnitude += weight * (std::abs(s.lse) + std::abs(logits.data[t * width + label]));
       continue;
     }
     for (std::size_t i = 0; i < width; ++i) {
       const double logit = logits.data[t * width + i], p = std::exp(logit - s.lse);
       bounds[0].errors[t * width + i] =
-          factor * (probability_error(s, logit, v) * p + g(4) * (p + (i == label ? 1.0 : 0.0)));
+          factor * weight *
+          (probability_error(s, logit, v) * p + g(5) * (p + (i == label ? 1.0 : 0.0)));
     }
   }
   if (!backward)

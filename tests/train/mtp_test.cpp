@@ -60,15 +60,15 @@ TEST(MtpBatch, CountsLabelsWithinADocument) {
   batch.documents = {0, 0, 0, 0, 4, 4, io::kNoDocument, io::kNoDocument};
   // Row 2 is masked: what rows 1 and 0 would predict further on is masked too.
   batch.labels = {2, 3, -100, -100, 6, -100, -100, -100};
-  EXPECT_EQ(count_mtp_labels(batch, 1), 1);  // row 0: 3
-  EXPECT_EQ(count_mtp_labels(batch, 2), 0);
+  EXPECT_EQ(mtp_label_weight(batch, 1), 1);  // row 0: 3
+  EXPECT_EQ(mtp_label_weight(batch, 2), 0);
   batch.labels[2] = 4;
-  EXPECT_EQ(count_mtp_labels(batch, 1), 2);
-  EXPECT_EQ(count_mtp_labels(batch, 2), 1);  // row 0: 4
-  EXPECT_EQ(count_mtp_labels(batch, 3), 0);
+  EXPECT_EQ(mtp_label_weight(batch, 1), 2);
+  EXPECT_EQ(mtp_label_weight(batch, 2), 1);  // row 0: 4
+  EXPECT_EQ(mtp_label_weight(batch, 3), 0);
   // Where documents are concatenated, labels of the plain loss go on in the next one.
   batch.labels[3] = 5;
-  EXPECT_EQ(count_mtp_labels(batch, 1), 2);
+  EXPECT_EQ(mtp_label_weight(batch, 1), 2);
 }
 
 TEST(Mtp, ARandomStartHasLayersWhereTheirLossHasAWeight) {

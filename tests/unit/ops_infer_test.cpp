@@ -259,6 +259,14 @@ TEST(Infer, LossesAreScalars) {
               ElementsAre("bf16[6,11]"));
   EXPECT_THAT(error_of("cross_entropy", {"f32[6,11]", "i32[5]", "f32[]"}),
               HasSubstr("dimension 0 of labels"));
+  EXPECT_THAT(error_of("cross_entropy", {"f32[6,11]", "i32[6]", "f32[]", "f32[5]"}),
+              HasSubstr("dimension 0 of weights"));
+  EXPECT_THAT(
+      error_of("cross_entropy_gradient",
+               {"f32[6,11]", "i32[6]", "f32[]", "f32[6]", "f32[]", "i32[6]"}, {{"dtype", "f32"}}),
+      HasSubstr("weights"));
+  EXPECT_THAT(error_of("head_loss", {"f32[6,8]", "f32[11,8]", "i32[6]", "f32[]", "f32[7]"}),
+              HasSubstr("dimension 0 of weights"));
   EXPECT_THAT(infer("head_loss_with_gradient", {"bf16[6,8]", "bf16[11,8]", "i32[6]", "f32[]"},
                     {{"dloss", 1.0}}),
               ElementsAre("f32[]", "bf16[6,8]", "f32[11,8]"));

@@ -13,6 +13,7 @@ namespace anabatic::io {
 std::optional<Packing> packing_from_string(std::string_view text) {
   if (text == "isolated") return Packing::kIsolated;
   if (text == "concatenated") return Packing::kConcatenated;
+  if (text == "best_fit") return Packing::kBestFit;
   return std::nullopt;
 }
 
@@ -26,11 +27,18 @@ Dataset::Dataset(std::vector<TokenFile> files, const DatasetOptions& options)
   ANABATIC_REQUIRE(options_.pad_id >= 0 && options_.pad_id < options_.vocab_size,
                    "[data] expected a padding id in [0, {}), got {}", options_.vocab_size,
                    options_.pad_id);
+  ANABATIC_REQUIRE(!options_.with_weights || options_.packing != Packing::kConcatenated,
+                   "[data] expected packing best_fit or isolated for rows with weights, got "
+                   "concatenated");
   for (const TokenFile& file : files_) {
     file_begins_.push_back(num_tokens_);
     num_tokens_ += file.tokens.num_tokens();
   }
   file_begins_.push_back(num_tokens_);
+  if (options_.packing == Packing::kBestFit) {
+    pack_best_fit();
+    return;
+  }
   if (options_.packing == Packing::kIsolated) {
     num_samples_ = ceil_div(num_tokens_, length);
   } else {
@@ -42,6 +50,22 @@ Dataset::Dataset(std::vector<TokenFile> files, const DatasetOptions& options)
                    "packing, got {} tokens in {} files",
                    is_isolated ? 1 : length + 1, length, is_isolated ? "isolated" : "concatenated",
                    num_tokens_, files_.size());
+}
+
+void Dataset::pack_best_fit() {
+  const std::int64_t length = options_.sequence_length;
+  if (options_.rows.max_length == 0) options_.rows.max_length = length;
+  ANABATIC_REQUIRE(options_.rows.max_length <= length,
+                   "[data] expected rows of at most {} tokens, a sample's, got {}", length,
+                   options_.rows.max_length);
+  rows_ = choose_rows(files_, options_.rows, row_counts_);
+  ANABATIC_REQUIRE(!rows_.empty(),
+                   "[data] expected a row with a trained token, got {} rows in {} files: {} were "
+                   "too long, {} have no trained token",
+                   row_counts_.rows, files_.size(), row_counts_.dropped_for_length,
+                   row_counts_.dropped_untrained);
+  sample_begins_ = pack_rows(rows_, length, options_.seed);
+  num_samples_ = std::ssize(sample_begins_) - 1;
 }
 
 std::int64_t Dataset::num_documents() const {
@@ -56,12 +80,15 @@ std::size_t Dataset::file_of(std::int64_t stream_position) const {
   return static_cast<std::size_t>(after - file_begins_.begin()) - 1;
 }
 
-TokenSource Dataset::source_of(std::int64_t stream_position) const {
-  const std::size_t file = file_of(stream_position);
+TokenSource Dataset::source_in_file(std::size_t file, std::int64_t position) const {
   const IndexedFile& tokens = files_[file].tokens;
-  const std::int64_t position = stream_position - file_begins_[file];
   const std::int64_t document = tokens.document_of(position);
   return {file, document, position - tokens.document_begin(document)};
+}
+
+TokenSource Dataset::source_of(std::int64_t stream_position) const {
+  const std::size_t file = file_of(stream_position);
+  return source_in_file(file, stream_position - file_begins_[file]);
 }
 
 std::optional<TokenSource> Dataset::locate(std::int64_t sample, std::int64_t position) const {
@@ -69,29 +96,61 @@ std::optional<TokenSource> Dataset::locate(std::int64_t sample, std::int64_t pos
   ANABATIC_REQUIRE(sample >= 0 && sample < num_samples_ && position >= 0 && position < length,
                    "[data] expected a place in {} samples of {} tokens, got sample {}, position {}",
                    num_samples_, length, sample, position);
+  if (options_.packing == Packing::kBestFit) {
+    std::int64_t in_row = position;
+    for (std::int64_t i = sample_begins_[static_cast<std::size_t>(sample)];
+         i < sample_begins_[static_cast<std::size_t>(sample) + 1]; ++i) {
+      const Row& row = rows_[static_cast<std::size_t>(i)];
+      if (in_row < row.length)
+        return source_in_file(static_cast<std::size_t>(row.file), row.begin + in_row);
+      in_row -= row.length;
+    }
+    return std::nullopt;
+  }
   const std::int64_t stream_position = sample * length + position;
   if (stream_position >= num_tokens_) return std::nullopt;
   return source_of(stream_position);
 }
 
-void Dataset::read_stream(std::int64_t begin, std::int64_t count, SampleScratch& scratch) const {
+namespace {
+
+void resize(SampleScratch& scratch, std::int64_t count, bool with_weights) {
   scratch.ids.resize(static_cast<std::size_t>(count));
   scratch.raw.resize(static_cast<std::size_t>(count) * sizeof(std::int64_t));
+  if (with_weights) scratch.weights.resize(static_cast<std::size_t>(count));
+}
+
+}  // namespace
+
+void Dataset::read_stream(std::int64_t begin, std::int64_t count, SampleScratch& scratch) const {
+  resize(scratch, count, has_weights());
   std::int64_t done = 0;
   for (std::size_t file = file_of(begin); done < count; ++file) {
     const std::int64_t first = begin + done - file_begins_[file];
     const std::int64_t part = std::min(count - done, files_[file].tokens.num_tokens() - first);
-    files_[file].tokens.read(
-        first,
-        std::span(scratch.ids)
-            .subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(part)),
-        scratch.raw);
+    read_file(file, first, part, done, scratch);
     done += part;
   }
+}
+
+void Dataset::read_file(std::size_t file, std::int64_t begin, std::int64_t count, std::int64_t at,
+                        SampleScratch& scratch) const {
+  const auto part = [&](auto& array) {
+    return std::span(array).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
+  };
+  const std::span<std::int64_t> ids = part(scratch.ids);
+  files_[file].tokens.read(begin, ids, scratch.raw);
+  if (has_weights()) {
+    const std::span<float> weights = part(scratch.weights);
+    if (files_[file].weights)
+      files_[file].weights->read(begin, weights);
+    else
+      std::ranges::fill(weights, 1.0f);
+  }
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t id = scratch.ids[static_cast<std::size_t>(i)];
+    const std::int64_t id = ids[static_cast<std::size_t>(i)];
     if (id >= 0 && id < options_.vocab_size) continue;
-    const TokenSource source = source_of(begin + i);
+    const TokenSource source = source_in_file(file, begin + i);
     throw InvalidArgument(fmt::format(
         "[data] {}, document {}, token {}: expected an id in [0, {}) (the model's vocabulary), got "
         "{}; was the data made with another tokenizer?",
@@ -109,6 +168,7 @@ void Dataset::pad(std::int64_t first, std::int32_t first_row, const SampleRows& 
     rows.key_begin[place] = first_row + static_cast<std::int32_t>(first);
     rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
     rows.documents[place] = kNoDocument;
+    if (has_weights()) rows.weights[place] = 0;
   }
 }
 
@@ -118,6 +178,9 @@ void Dataset::require_room(const SampleRows& rows) const {
        {rows.tokens, rows.labels, rows.positions, rows.key_begin, rows.key_end, rows.documents})
     ANABATIC_REQUIRE(row.size() == length, "[data] expected rows of {} tokens, got {}", length,
                      row.size());
+  ANABATIC_REQUIRE(rows.weights.size() == (has_weights() ? length : 0),
+                   "[data] expected {} weights, got {}", has_weights() ? length : 0,
+                   rows.weights.size());
 }
 
 void Dataset::read_padding(std::int32_t first_row, const SampleRows& rows) const {
@@ -157,22 +220,52 @@ void Dataset::for_tokens(std::int64_t begin, std::int64_t count, Body&& body) co
   }
 }
 
+void Dataset::fill_row(std::int64_t i, std::int64_t piece, bool has_label, std::int32_t first_row,
+                       const SampleRows& rows, const SampleScratch& scratch,
+                       SampleCounts& counts) const {
+  const auto place = static_cast<std::size_t>(i);
+  rows.tokens[place] = static_cast<std::int32_t>(scratch.ids[place]);
+  rows.labels[place] =
+      has_label ? static_cast<std::int32_t>(scratch.ids[place + 1]) : kIgnoredLabel;
+  rows.positions[place] = static_cast<std::int32_t>(i - piece);
+  rows.key_begin[place] = first_row + static_cast<std::int32_t>(piece);
+  rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
+  rows.documents[place] = first_row + static_cast<std::int32_t>(piece);
+  counts.documents += i == piece ? 1 : 0;
+  bool counts_as_label = has_label;
+  if (has_weights()) {
+    const float weight = has_label ? scratch.weights[place + 1] : 0.0f;
+    rows.weights[place] = weight;
+    counts.weight += static_cast<double>(weight);
+    counts_as_label = weight != 0;
+  }
+  counts.labels += counts_as_label ? 1 : 0;
+}
+
 SampleCounts Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
-                                    const SampleRows& rows,
-                                    std::span<const std::int64_t> ids) const {
+                                    const SampleRows& rows, const SampleScratch& scratch) const {
   SampleCounts counts{.tokens = std::min(options_.sequence_length, num_tokens_ - begin)};
   for_tokens(begin, counts.tokens, [&](std::int64_t i, std::int64_t piece, std::int64_t end) {
-    const auto place = static_cast<std::size_t>(i);
-    const bool has_label = begin + i + 1 < end;
-    rows.tokens[place] = static_cast<std::int32_t>(ids[place]);
-    rows.labels[place] = has_label ? static_cast<std::int32_t>(ids[place + 1]) : kIgnoredLabel;
-    rows.positions[place] = static_cast<std::int32_t>(i - piece);
-    rows.key_begin[place] = first_row + static_cast<std::int32_t>(piece);
-    rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
-    rows.documents[place] = first_row + static_cast<std::int32_t>(piece);
-    counts.labels += has_label ? 1 : 0;
-    counts.documents += i == piece ? 1 : 0;
+    fill_row(i, piece, begin + i + 1 < end, first_row, rows, scratch, counts);
   });
+  pad(counts.tokens, first_row, rows);
+  return counts;
+}
+
+SampleCounts Dataset::fill_best_fit(std::int64_t sample, std::int32_t first_row,
+                                    const SampleRows& rows, SampleScratch& scratch) const {
+  const auto begin = static_cast<std::size_t>(sample_begins_[static_cast<std::size_t>(sample)]),
+             end = static_cast<std::size_t>(sample_begins_[static_cast<std::size_t>(sample) + 1]);
+  resize(scratch, options_.sequence_length, has_weights());
+  SampleCounts counts;
+  for (std::size_t at = begin; at < end; ++at) {
+    const Row& row = rows_[at];
+    const std::int64_t piece = counts.tokens;
+    read_file(static_cast<std::size_t>(row.file), row.begin, row.length, piece, scratch);
+    for (std::int64_t i = piece; i < piece + row.length; ++i)
+      fill_row(i, piece, i + 1 < piece + row.length, first_row, rows, scratch, counts);
+    counts.tokens += row.length;
+  }
   pad(counts.tokens, first_row, rows);
   return counts;
 }
@@ -201,10 +294,11 @@ SampleCounts Dataset::read(std::int64_t sample, std::int32_t first_row, const Sa
   ANABATIC_REQUIRE(sample >= 0 && sample < num_samples_,
                    "[data] expected a sample in [0, {}), got {}", num_samples_, sample);
   require_room(rows);
+  if (options_.packing == Packing::kBestFit) return fill_best_fit(sample, first_row, rows, scratch);
   const std::int64_t begin = sample * length;
   read_stream(begin, std::min(length + 1, num_tokens_ - begin), scratch);
   return options_.packing == Packing::kIsolated
-             ? fill_isolated(begin, first_row, rows, scratch.ids)
+             ? fill_isolated(begin, first_row, rows, scratch)
              : fill_concatenated(begin, first_row, rows, scratch.ids);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training samples of a fixed length, cut from token files.
 //
-// The stream is all documents of all files in order. Two packings:
+// The stream is all documents of all files in order. Three packings:
 //   isolated      documents fill samples in order and are split at L. Every token is in one sample;
 //   the
 //                 last sample is padded (pad tokens form a document of their own, labels ignored),
@@ -12,6 +12,9 @@
 //   concatenated  sample i reads stream tokens i*L .. i*L+L: L inputs and, shifted by one, L
 //   labels.
 //                 Attention and positions span the sample. floor((N-1)/L) samples.
+//   best_fit      documents are rows, which are truncated, never split: a sample holds several of
+//   them
+//                 as isolated does, and padding. Rows without a trained token are left out.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,11 +23,12 @@
 #include <string_view>
 #include <vector>
 
+#include "io/data/row_packing.h"
 #include "io/data/token_files.h"
 
 namespace anabatic::io {
 
-enum class Packing { kIsolated, kConcatenated };
+enum class Packing { kIsolated, kConcatenated, kBestFit };
 std::optional<Packing> packing_from_string(std::string_view text);
 
 inline constexpr std::int32_t kIgnoredLabel = -100, kNoDocument = -1;
@@ -34,6 +38,9 @@ struct DatasetOptions {
   Packing packing = Packing::kIsolated;
   std::int64_t vocab_size = 0;
   std::int32_t pad_id = 0;
+  bool with_weights = false;  // SampleRows has weights: those of files, and 1
+  RowOptions rows{};          // of best_fit
+  std::uint64_t seed = 0;     // of the same
 };
 
 // One sample's rows of a micro-batch, each [L]. Row i attends to rows [key_begin[i], key_end[i]).
@@ -41,19 +48,22 @@ struct SampleRows {
   std::span<std::int32_t> tokens, labels, positions, key_begin, key_end;
   // The micro-batch's row where the token's document begins in this sample; kNoDocument: padding.
   std::span<std::int32_t> documents;
+  std::span<float> weights{};  // of labels; with DatasetOptions::with_weights
 };
 
 // What one sample holds.
 struct SampleCounts {
-  std::int64_t labels = 0;     // that are not ignored
+  std::int64_t labels = 0;     // that are not ignored, of a weight other than 0
   std::int64_t tokens = 0;     // that are not padding
   std::int64_t documents = 0;  // pieces of documents
+  double weight = 0;           // of the labels, where there are weights
 };
 
 // Reused between reads, so that reading allocates nothing after the first.
 struct SampleScratch {
   std::vector<std::int64_t> ids;
   std::vector<std::byte> raw;
+  std::vector<float> weights;
 };
 
 struct TokenSource {
@@ -74,6 +84,8 @@ class Dataset {
   std::int64_t num_documents() const;
   const DatasetOptions& options() const { return options_; }
   std::span<const TokenFile> files() const { return files_; }
+  bool has_weights() const { return options_.with_weights; }
+  const RowCounts& row_counts() const { return row_counts_; }  // of best_fit
 
   // Fills the rows of one sample, which start at row `first_row` of the micro-batch, and returns
   // what it holds. InvalidArgument naming file, document, offset and id for an id that is not below
@@ -87,15 +99,25 @@ class Dataset {
   std::optional<TokenSource> locate(std::int64_t sample, std::int64_t position) const;
 
  private:
+  void pack_best_fit();
+  TokenSource source_in_file(std::size_t file, std::int64_t position) const;
   TokenSource source_of(std::int64_t stream_position) const;
   std::size_t file_of(std::int64_t stream_position) const;
   void read_stream(std::int64_t begin, std::int64_t count, SampleScratch& scratch) const;
+  // `count` tokens of a file to place `at` of the scratch.
+  void read_file(std::size_t file, std::int64_t begin, std::int64_t count, std::int64_t at,
+                 SampleScratch& scratch) const;
   // Calls body(i, piece, end) for the tokens i of a sample from stream position `begin` on: where
   // in the sample their document begins, and where in the stream it ends.
   template <class Body>
   void for_tokens(std::int64_t begin, std::int64_t count, Body&& body) const;
+  // Row i of a sample, in a piece of a document that began at row `piece`.
+  void fill_row(std::int64_t i, std::int64_t piece, bool has_label, std::int32_t first_row,
+                const SampleRows& rows, const SampleScratch& scratch, SampleCounts& counts) const;
   SampleCounts fill_isolated(std::int64_t begin, std::int32_t first_row, const SampleRows& rows,
-                             std::span<const std::int64_t> ids) const;
+                             const SampleScratch& scratch) const;
+  SampleCounts fill_best_fit(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
+                             SampleScratch& scratch) const;
   SampleCounts fill_concatenated(std::int64_t begin, std::int32_t first_row, const SampleRows& rows,
                                  std::span<const std::int64_t> ids) const;
   void require_room(const SampleRows& rows) const;
@@ -106,6 +128,9 @@ class Dataset {
   DatasetOptions options_;
   std::int64_t num_tokens_ = 0;
   std::int64_t num_samples_ = 0;
+  std::vector<Row> rows_;  // of best_fit, by sample
+  std::vector<std::int64_t> sample_begins_;
+  RowCounts row_counts_;
 };
 
 }  // namespace anabatic::io

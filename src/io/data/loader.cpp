@@ -18,14 +18,17 @@ void fill_micro_batch(const Dataset& dataset, std::span<const std::int64_t> samp
                       &batch.key_end, &batch.documents}) {
     array->resize(rows);
   }
+  batch.weights.resize(dataset.has_weights() ? rows : 0);
   batch.samples.assign(samples.begin(), samples.end());
   batch.unmasked_tokens = batch.real_tokens = batch.num_documents = 0;
+  batch.sum_of_weights = 0;
   for (std::size_t b = 0; b < samples.size(); ++b) {
     const auto part = [&](std::vector<std::int32_t>& array) {
       return std::span(array).subspan(b * length, length);
     };
-    const SampleRows view{part(batch.tokens),    part(batch.labels),  part(batch.positions),
-                          part(batch.key_begin), part(batch.key_end), part(batch.documents)};
+    SampleRows view{part(batch.tokens),    part(batch.labels),  part(batch.positions),
+                    part(batch.key_begin), part(batch.key_end), part(batch.documents)};
+    if (dataset.has_weights()) view.weights = std::span(batch.weights).subspan(b * length, length);
     const auto first_row = static_cast<std::int32_t>(b * length);
     if (samples[b] < 0) {
       dataset.read_padding(first_row, view);
@@ -34,8 +37,21 @@ void fill_micro_batch(const Dataset& dataset, std::span<const std::int64_t> samp
       batch.unmasked_tokens += counts.labels;
       batch.real_tokens += counts.tokens;
       batch.num_documents += counts.documents;
+      batch.sum_of_weights += counts.weight;
     }
   }
+}
+
+void StepBatch::clear_counts() {
+  unmasked_tokens = real_tokens = num_documents = 0;
+  label_weight = 0;
+}
+
+void StepBatch::count(const MicroBatch& micro_batch) {
+  unmasked_tokens += micro_batch.unmasked_tokens;
+  real_tokens += micro_batch.real_tokens;
+  num_documents += micro_batch.num_documents;
+  label_weight += micro_batch.label_weight();
 }
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
@@ -64,15 +80,13 @@ Loader::~Loader() {
 void Loader::read_step(std::int64_t step, StepBatch& batch) {
   batch.step = -1;  // until the step is whole
   batch.epoch = order_.epoch(step * samples_per_step_);
-  batch.unmasked_tokens = batch.real_tokens = batch.num_documents = 0;
+  batch.clear_counts();
   batch.micro_batches.resize(static_cast<std::size_t>(options_.accumulation_steps));
   std::int64_t slot = options_.part * (samples_per_step_ / options_.num_parts);
   for (MicroBatch& micro_batch : batch.micro_batches) {
     for (std::int64_t& sample : samples_) sample = sample_index(step, slot++);
     fill_micro_batch(dataset_, samples_, micro_batch, scratch_);
-    batch.unmasked_tokens += micro_batch.unmasked_tokens;
-    batch.real_tokens += micro_batch.real_tokens;
-    batch.num_documents += micro_batch.num_documents;
+    batch.count(micro_batch);
   }
   batch.step = step;
 }

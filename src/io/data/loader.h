@@ -18,10 +18,17 @@ namespace anabatic::io {
 struct MicroBatch {
   std::vector<std::int32_t> tokens, labels, positions, key_begin, key_end;
   std::vector<std::int32_t> documents;  // the row where the token's document begins; -1: padding
+  std::vector<float> weights{};         // of the labels; empty: 1 each
   std::vector<std::int64_t> samples;    // of the dataset; -1: padding only
-  std::int64_t unmasked_tokens = 0;     // labels that are not ignored
+  std::int64_t unmasked_tokens = 0;     // labels that are not ignored, of a weight other than 0
+  double sum_of_weights = 0;            // of these; use label_weight()
   std::int64_t real_tokens = 0;         // rows that are not padding
   std::int64_t num_documents = 0;       // pieces of documents, each in one sample
+
+  // What the loss of the micro-batch is divided by.
+  double label_weight() const {
+    return weights.empty() ? static_cast<double>(unmasked_tokens) : sum_of_weights;
+  }
 };
 
 // Reads these samples (-1: padding) into the arrays, which are resized on first use.
@@ -32,7 +39,11 @@ struct StepBatch {
   std::int64_t step = -1;
   std::int64_t epoch = 0;  // of the step's first sample; counts from 0
   std::int64_t unmasked_tokens = 0, real_tokens = 0, num_documents = 0;
+  double label_weight = 0;
   std::vector<MicroBatch> micro_batches;
+
+  void clear_counts();
+  void count(const MicroBatch& micro_batch);  // adds those of one
 };
 
 struct LoaderOptions {

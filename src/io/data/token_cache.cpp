@@ -62,13 +62,20 @@ class EntryLock {
 
 fs::path bin_of(const fs::path& entry) { return entry / "tokens.bin"; }
 fs::path idx_of(const fs::path& entry) { return entry / "tokens.idx"; }
+IndexedPaths pair_of(const fs::path& entry) { return {bin_of(entry), idx_of(entry)}; }
 
-std::string manifest_of(const fs::path& entry, const IdRange& ids, int threads) {
+// `row_kind` is there for an entry of rows.
+std::string manifest_of(const fs::path& entry, const IdRange& ids,
+                        const std::optional<std::string>& row_kind, int threads) {
   OrderedJson json{{"format", kCacheFormat},
                    {"bin", content_hash(bin_of(entry), threads)},
                    {"idx", content_hash(idx_of(entry), threads)},
                    {"smallest_id", ids.min},
                    {"largest_id", ids.max}};
+  if (row_kind) {
+    json["weights"] = content_hash(weights_path(pair_of(entry)), threads);
+    json["row_kind"] = *row_kind;
+  }
   json["manifest"] = content_hash(dump_json(json));
   return dump_json(json, 2);
 }
@@ -83,8 +90,15 @@ std::optional<CachedTokens> load(const fs::path& entry, int threads) {
     if (!json.is_object()) return std::nullopt;
     const IdRange ids{json.value("smallest_id", std::int64_t{0}),
                       json.value("largest_id", std::int64_t{0})};
-    if (manifest_of(entry, ids, threads) != text) return std::nullopt;
-    return CachedTokens{IndexedFile(IndexedPaths{bin_of(entry), idx_of(entry)}), ids};
+    std::optional<std::string> row_kind;
+    if (json.contains("row_kind")) row_kind = json["row_kind"].get<std::string>();
+    if (manifest_of(entry, ids, row_kind, threads) != text) return std::nullopt;
+    CachedTokens found{IndexedFile(pair_of(entry)), ids};
+    if (row_kind) {
+      found.weights.emplace(pair_of(entry));
+      found.row_kind = *row_kind;
+    }
+    return found;
   } catch (const Error&) {
     return std::nullopt;
   } catch (const Json::exception&) {
@@ -111,9 +125,11 @@ void make_entry(const fs::path& entry, int threads, const MakeTokens& make) {
   fs::remove_all(partial);
   fs::create_directory(partial);
   try {
-    make(partial / "tokens");
-    const IndexedFile tokens(IndexedPaths{bin_of(partial), idx_of(partial)});
-    const std::string manifest = manifest_of(partial, range_of(tokens, threads), threads);
+    const TokenizeCounts counts = make(partial / "tokens");
+    const IndexedFile tokens(pair_of(partial));
+    std::optional<std::string> row_kind;
+    if (fs::exists(weights_path(pair_of(partial)))) row_kind = counts.row_kinds;
+    const std::string manifest = manifest_of(partial, range_of(tokens, threads), row_kind, threads);
     File::create(partial / "manifest.json").write(std::as_bytes(std::span(manifest)));
     fs::remove_all(entry);
     fs::rename(partial, entry);
@@ -127,12 +143,14 @@ void make_entry(const fs::path& entry, int threads, const MakeTokens& make) {
 }  // namespace
 
 std::string TokenCacheKey::hash() const {
-  // Every field of TokenizeOptions that changes ids.
+  // Every field of TokenizeOptions that changes ids or weights.
+  const std::string rows =
+      options.has_rows ? fmt::format("rows {}\n", options.row_rules) : std::string();
   return content_hash(fmt::format(
-      "{}\ncontent {}\nformat {}\ntokenizer {}\nvocabulary {}\nbefore {}\nbehind {}\nfield {}\n",
+      "{}\ncontent {}\nformat {}\ntokenizer {}\nvocabulary {}\nbefore {}\nbehind {}\nfield {}\n{}",
       kCacheFormat, content, to_string(format), tokenizer, options.vocab_size,
-      fmt::join(options.ends.prefix, " "), fmt::join(options.ends.suffix, " "),
-      options.json_field));
+      fmt::join(options.ends.prefix, " "), fmt::join(options.ends.suffix, " "), options.json_field,
+      rows));
 }
 
 CachedTokens cached_tokens(const CacheDirectory& cache, const TokenCacheKey& key, int threads,

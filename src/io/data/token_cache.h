@@ -5,12 +5,14 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "io/cache_directory.h"
 #include "io/data/data_format.h"
 #include "io/data/indexed_file.h"
 #include "io/data/tokenize_files.h"
+#include "io/data/weight_file.h"
 
 namespace anabatic::io {
 
@@ -32,15 +34,17 @@ struct TokenCacheKey {
 struct CachedTokens {
   IndexedFile tokens;
   IdRange ids;
+  std::optional<WeightFile> weights{};  // of rows
+  std::string row_kind{};               // likewise
 };
 
-// Writes PREFIX.bin and PREFIX.idx.
-using MakeTokens = std::function<void(const std::filesystem::path& prefix)>;
+// Writes PREFIX.bin and PREFIX.idx, and of rows PREFIX.weights.
+using MakeTokens = std::function<TokenizeCounts(const std::filesystem::path& prefix)>;
 
-// An entry is a folder HASH with tokens.bin, tokens.idx and manifest.json, which has hashes of both
-// files. A truncated or altered entry is rebuilt. It is written as HASH.partial and renamed when
-// complete. Runs that share a cache wait for the one that writes an entry. ResourceError if the
-// folder cannot be written to.
+// An entry is a folder HASH with tokens.bin, tokens.idx, of rows tokens.weights, and manifest.json,
+// which has the hashes of these files. A truncated or altered entry is rebuilt. It is written as
+// HASH.partial and renamed when complete. Runs that share a cache wait for the one that writes an
+// entry. ResourceError if the folder cannot be written to.
 CachedTokens cached_tokens(const CacheDirectory& cache, const TokenCacheKey& key, int threads,
                            const MakeTokens& make);
 

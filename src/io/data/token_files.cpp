@@ -8,6 +8,8 @@
 namespace anabatic::io {
 namespace {
 
+namespace fs = std::filesystem;
+
 CachedTokens tokens_of(const DataFile& file, const Tokenize& tokenize,
                        const TokenizeOptions& options, const CacheDirectory& cache,
                        const std::string& tokenizer, std::int64_t& num_made) {
@@ -20,10 +22,11 @@ CachedTokens tokens_of(const DataFile& file, const Tokenize& tokenize,
     ++num_made;
     TokenizeOptions once = options;
     once.is_durable = false;  // an entry that a crash truncates is rebuilt
-    tokenize_files(std::span(&file, 1), tokenize, prefix, once);
+    TokenizeCounts counts = tokenize_files(std::span(&file, 1), tokenize, prefix, once);
     if (!stamp_of(file.path).has_same_content(before))
       throw ResourceError(
           fmt::format("[data] {}: changed while it was tokenised", file.path.string()));
+    return counts;
   });
 }
 
@@ -43,12 +46,20 @@ std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const T
         throw ResourceError(
             fmt::format("[data] {}: expected a .bin/.idx pair, found none", file.path.string()));
       result.push_back({file, IndexedFile(*pair)});
+      if (fs::exists(weights_path(*pair))) {
+        if (options.has_rows)
+          result.back().weights.emplace(*pair);
+        else
+          log_warning("[data] {}: is not read, for train.objective: lm trains every token",
+                      weights_path(*pair).string());
+      }
       continue;
     }
     ANABATIC_REQUIRE(tokenize != nullptr && cache != nullptr,
                      "[data] {} is text, which needs a tokenizer", file.path.string());
     CachedTokens made = tokens_of(file, tokenize, options, *cache, tokenizer, num_made);
-    result.push_back({file, std::move(made.tokens), made.ids, cache});
+    result.push_back({file, std::move(made.tokens), made.ids, cache, std::move(made.weights),
+                      std::move(made.row_kind)});
   }
   if (num_made > 0)
     log_info("data: tokenized {} {}; the token ids are kept {}", num_made,

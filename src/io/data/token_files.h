@@ -13,6 +13,7 @@
 #include "io/data/indexed_file.h"
 #include "io/data/token_cache.h"
 #include "io/data/tokenize_files.h"
+#include "io/data/weight_file.h"
 
 namespace anabatic::io {
 
@@ -21,6 +22,8 @@ struct TokenFile {
   IndexedFile tokens;
   std::optional<IdRange> ids = {};                   // if known since they were written
   std::shared_ptr<const CacheDirectory> cache = {};  // keeps a temporary cache alive
+  std::optional<WeightFile> weights = {};            // none: each token weighs 1
+  std::string row_kind = {};                         // of a file of rows
 };
 
 // Ids of text and JSON come from `cache` or are stored there (io/data/token_cache.h). `tokenizer`

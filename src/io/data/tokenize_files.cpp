@@ -13,11 +13,33 @@
 #include "io/data/chunks.h"
 #include "io/data/indexed_file.h"
 #include "io/data/json_values.h"
+#include "io/data/weight_file.h"
 
 namespace anabatic::io {
 namespace {
 
 constexpr std::size_t kJobRecords = std::size_t{1} << 16;
+constexpr std::int64_t kMostProblems = 10;  // that are shown
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+// The kind of a file's rows, and the line that says so.
+struct KindOfFile {
+  RowKind kind;
+  std::int64_t line = 0;
+};
+
+// What bad rows have.
+struct RowProblems {
+  std::int64_t count = 0;
+  std::string shown;
+
+  void add(std::string_view problem) {
+    if (count++ < kMostProblems) shown += fmt::format("\n  {}", problem);
+  }
+};
 
 struct Record {
   std::size_t end = 0;  // in the job's text
@@ -33,10 +55,14 @@ struct Job {
   std::int64_t origin = 0;      // byte offset of the chunk
   bool begins_document = true;
   bool ends_document = true;
+  std::optional<KindOfFile> kind;  // of rows
 
   std::vector<std::int32_t> ids;
   std::size_t text_begin = 0;              // in ids, of the document that is being read
   std::vector<std::size_t> document_ends;  // positions in ids
+  std::vector<float> weights;              // of rows, one for each id
+  std::vector<std::string> problems;       // of rows, the first ones
+  std::int64_t num_problems = 0;
   std::exception_ptr error;
   bool is_done = false;
 };
@@ -67,7 +93,7 @@ void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options
   for (const auto& [end, line_number] : job.records) {
     const std::string_view line = std::string_view(job.text).substr(begin, end - begin);
     begin = end;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    if (is_blank(line)) continue;
     try {
       const std::string text = text_of_record(line, options.json_field);
       std::size_t offset = 0;
@@ -81,6 +107,44 @@ void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options
     } catch (const Error& error) {
       throw InvalidArgument(
           fmt::format("[data] {}:{}: {}", job.path.string(), line_number, error.what()));
+    }
+  }
+}
+
+void encode_one(std::string_view record, Job& job, const TokenizeOptions& options) {
+  const std::size_t first = job.ids.size();
+  try {
+    OrderedJson row = parse_row(record);
+    const RowKind kind = kind_of_row(row);
+    ANABATIC_REQUIRE(!job.kind || kind == job.kind->kind,
+                     "expected a row of {}, the kind that line {} has, got {}",
+                     describe(job.kind->kind), job.kind->line, describe(kind));
+    options.encode_row(std::move(row), kind, job.ids, job.weights);
+    check_ids(job.ids, first, options.vocab_size);
+    ANABATIC_CHECK(job.ids.size() == job.weights.size(), "[data] {} ids with {} weights",
+                   job.ids.size(), job.weights.size());
+    job.document_ends.push_back(job.ids.size());
+  } catch (...) {
+    job.ids.resize(first);
+    job.weights.resize(first);
+    throw;
+  }
+}
+
+void run_rows(Job& job, const TokenizeOptions& options) {
+  std::size_t begin = 0;
+  for (const auto& [end, line_number] : job.records) {
+    const std::string_view line = std::string_view(job.text).substr(begin, end - begin);
+    begin = end;
+    if (is_blank(line)) continue;
+    try {
+      encode_one(line, job, options);
+    } catch (const InternalError&) {
+      throw;
+    } catch (const Error& error) {
+      if (job.num_problems++ < kMostProblems)
+        job.problems.push_back(
+            fmt::format("{}:{}: {}", job.path.string(), line_number, error.what()));
     }
   }
 }
@@ -133,7 +197,10 @@ class Workers {
       queue_.pop_front();
       lock.unlock();
       try {
-        (job->records.empty() ? run_text : run_json)(*job, tokenize_, options_);
+        if (!job->records.empty() && options_.has_rows)
+          run_rows(*job, options_);
+        else
+          (job->records.empty() ? run_text : run_json)(*job, tokenize_, options_);
       } catch (...) {
         job->error = std::current_exception();
       }
@@ -158,6 +225,8 @@ class JobReader {
   JobReader(std::span<const DataFile> files, const TokenizeOptions& options)
       : files_(files), options_(options) {}
 
+  const std::string& kinds() const { return kinds_; }  // of the files with rows so far
+
   // Null at the end.
   std::shared_ptr<Job> next() {
     while (true) {
@@ -173,6 +242,7 @@ class JobReader {
  private:
   void open(const DataFile& file) {
     path_ = file.path;
+    kind_.reset();
     switch (file.format) {
       case DataFormat::kText:
         chunks_ = std::make_unique<TextChunkReader>(path_);
@@ -201,12 +271,28 @@ class JobReader {
              job->records.size() < kJobRecords && records_->next(record)) {
         job->text.append(record);
         job->records.push_back({job->text.size(), records_->line_number()});
+        if (options_.has_rows && !kind_ && !is_blank(record)) find_kind(record);
       }
     } catch (const Error&) {
       if (job->records.empty()) throw;
       error_ = std::current_exception();
     }
+    job->kind = kind_;
     return job->records.empty() ? nullptr : job;
+  }
+
+  // The first row that has a kind tells it: those before it are bad, which is found again.
+  void find_kind(std::string_view record) {
+    try {
+      kind_ = {kind_of_row(parse_row(record)), records_->line_number()};
+    } catch (const InvalidArgument&) {
+      return;
+    }
+    if (kind_->kind == RowKind::kPreference)
+      throw Unsupported(fmt::format("[data] {}:{}: rows of {} cannot be trained on yet",
+                                    path_.string(), kind_->line, describe(kind_->kind)));
+    if (!kinds_.empty()) kinds_ += ", ";
+    kinds_ += describe(kind_->kind);
   }
 
   std::shared_ptr<Job> next_chunk_of_text() {
@@ -226,9 +312,11 @@ class JobReader {
   std::unique_ptr<RecordReader> records_;
   std::unique_ptr<TextChunkReader> chunks_;
   std::exception_ptr error_;
+  std::optional<KindOfFile> kind_;  // of the open file
+  std::string kinds_;
 };
 
-void write_job(const Job& job, IndexedFileWriter& writer) {
+void write_job(const Job& job, IndexedFileWriter& writer, WeightFileWriter* weights) {
   std::size_t begin = 0;
   for (const std::size_t end : job.document_ends) {
     writer.append(std::span(job.ids).subspan(begin, end - begin));
@@ -236,6 +324,17 @@ void write_job(const Job& job, IndexedFileWriter& writer) {
     begin = end;
   }
   writer.append(std::span(job.ids).subspan(begin));
+  if (weights == nullptr) return;
+  if (job.records.empty())
+    weights->append(std::vector<float>(job.ids.size(), 1.0f));
+  else
+    weights->append(job.weights);
+}
+
+// Weights of an earlier write would be taken for this one's.
+void remove_weights(const IndexedPaths& pair) {
+  std::error_code ignored;
+  std::filesystem::remove(weights_path(pair), ignored);
 }
 
 }  // namespace
@@ -252,8 +351,14 @@ TokenizeCounts tokenize_files(std::span<const DataFile> files, const Tokenize& t
           "[data] expected a special token's id in [0, {}), got {}; documents begin or "
           "end with it",
           options.vocab_size, id);
+  ANABATIC_REQUIRE(!options.has_rows || options.encode_row != nullptr,
+                   "[data] expected an encoder of rows, got none");
   const int threads = std::max(options.threads, 1);
+  const IndexedPaths pair{with_suffix(output_prefix, ".bin"), with_suffix(output_prefix, ".idx")};
   IndexedFileWriter writer(output_prefix, token_type_for(options.vocab_size), options.is_durable);
+  std::optional<WeightFileWriter> weights;
+  if (options.has_rows) weights.emplace(pair, options.is_durable);
+  RowProblems problems;
   JobReader reader(files, options);
   Workers workers(threads, tokenize, options);
   std::deque<std::shared_ptr<Job>> in_flight;
@@ -279,10 +384,17 @@ TokenizeCounts tokenize_files(std::span<const DataFile> files, const Tokenize& t
     in_flight.pop_front();
     workers.wait(*job);
     if (job->error) std::rethrow_exception(job->error);
-    write_job(*job, writer);
+    for (const std::string& problem : job->problems) problems.add(problem);
+    problems.count += job->num_problems - std::ssize(job->problems);
+    write_job(*job, writer, weights ? &*weights : nullptr);
   }
   if (reader_error) std::rethrow_exception(reader_error);
+  ANABATIC_REQUIRE(problems.count == 0, "[data] expected good rows, got {} bad {}:{}",
+                   problems.count, problems.count == 1 ? "one" : "ones", problems.shown);
+  remove_weights(pair);
   writer.finish();
+  if (weights) weights->finish(writer.num_documents());
+  counts.row_kinds = reader.kinds();
   counts.documents = writer.num_documents();
   counts.tokens = writer.num_tokens();
   return counts;

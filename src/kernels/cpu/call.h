@@ -27,6 +27,23 @@ void require_index(const char* what, std::int64_t index, std::int64_t size);
 // As above; kIgnoredLabel passes.
 void require_label(std::int64_t label, std::int64_t num_classes);
 
+// The rows of a language-model loss: inputs `labels` and, where the call has it, `weights`.
+struct LossRows {
+  const std::int32_t* labels;
+  const float* weights;  // null: 1 each
+
+  LossRows(const Arguments& args, std::size_t labels_input, std::size_t weights_input)
+      : labels(args.inputs[labels_input].as<const std::int32_t>()),
+        weights(weights_input < args.inputs.size() ? args.inputs[weights_input].as<const float>()
+                                                   : nullptr) {}
+
+  float weight(std::int64_t row) const { return weights == nullptr ? 1.0f : weights[row]; }
+  // A row of weight 0 is as good as one without a label.
+  bool counts(std::int64_t row) const {
+    return labels[row] != kIgnoredLabel && !(weight(row) == 0.0f);
+  }
+};
+
 // order[begin, end) := the places [begin, end) of `indices` by index, those of one ascending.
 void sort_by_index(const std::int32_t* indices, std::int64_t begin, std::int64_t end,
                    std::int32_t* order);

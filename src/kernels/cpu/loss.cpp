@@ -27,7 +27,7 @@ float largest_of(const T* values, std::int64_t count) {
 
 void cross_entropy(const Arguments& args) {
   const TensorView& logits = args.inputs[0];
-  const std::int32_t* labels = args.inputs[1].as<const std::int32_t>();
+  const LossRows of_rows(args, 1, 3);
   const std::int64_t num_rows = rows(logits), width = columns(logits);
   auto* losses = reinterpret_cast<double*>(args.workspace);
   with_float_type(logits.type->dtype, [&]<class T>(T*) {
@@ -36,8 +36,9 @@ void cross_entropy(const Arguments& args) {
         const T* row = logits.as<const T>() + t * width;
         const double lse = log_sum_exp(row, width);
         args.outputs[1].as<float>()[t] = static_cast<float>(lse);
-        require_label(labels[t], width);
-        losses[t] = labels[t] == kIgnoredLabel ? 0.0 : lse - load(row + labels[t], 1)[0];
+        const std::int32_t label = of_rows.labels[t];
+        require_label(label, width);
+        losses[t] = of_rows.counts(t) ? of_rows.weight(t) * (lse - load(row + label, 1)[0]) : 0.0;
       }
     };
     args.launch.team->for_range(num_rows, row_grain(width), run);
@@ -71,7 +72,7 @@ void label_log_probabilities(const Arguments& args) {
 // May write over the logits: every element is read once, just before it is written.
 void cross_entropy_gradient(const Arguments& args) {
   const TensorView &logits = args.inputs[0], &out = args.outputs[0];
-  const std::int32_t* labels = args.inputs[1].as<const std::int32_t>();
+  const LossRows of_rows(args, 1, 5);
   const float* lse = args.inputs[3].as<const float>();
   const float factor = *args.inputs[2].as<const float>() * *args.inputs[4].as<const float>();
   const std::int64_t width = columns(logits);
@@ -81,16 +82,18 @@ void cross_entropy_gradient(const Arguments& args) {
         for (std::int64_t t = begin; t < end; ++t) {
           const X* x = logits.as<const X>() + t * width;
           Y* y = out.as<Y>() + t * width;
-          require_label(labels[t], width);
-          if (labels[t] == kIgnoredLabel) {
+          const std::int32_t label = of_rows.labels[t];
+          require_label(label, width);
+          if (!of_rows.counts(t)) {
             for_lanes(0, width, [&](std::int64_t i, int n) { store(y + i, Floats{}, n); });
             continue;
           }
-          const float of_label = exp(load(x + labels[t], 1) - lse[t])[0] - 1.0f;
+          const float row_factor = factor * of_rows.weight(t);
+          const float of_label = exp(load(x + label, 1) - lse[t])[0] - 1.0f;
           for_lanes(0, width, [&](std::int64_t i, int n) {
-            store(y + i, factor * exp(load(x + i, n) - lse[t]), n);
+            store(y + i, row_factor * exp(load(x + i, n) - lse[t]), n);
           });
-          store(y + labels[t], broadcast(factor * of_label), 1);
+          store(y + label, broadcast(row_factor * of_label), 1);
         }
       };
       args.launch.team->for_range(rows(logits), row_grain(width), run);

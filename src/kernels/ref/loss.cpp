@@ -20,7 +20,13 @@ std::int64_t checked_label(const TensorView& labels, std::int64_t t, std::int64_
   return label;
 }
 
-// Writes the loss; returns the gradients of the rows' own losses, [rows, classes].
+// What a row's own loss counts: input `weights` where the op has it, 0 for an ignored label.
+double row_weight(const Arguments& args, std::size_t weights, std::int64_t t, std::int64_t label) {
+  if (label == kIgnoredLabel) return 0;
+  return args.inputs.size() > weights ? load(args.inputs[weights], t) : 1.0;
+}
+
+// Writes the loss; returns the gradients of the rows' weighted losses, [rows, classes].
 double* head_gradients(const Arguments& args) {
   const TensorView &x = args.inputs[0], &weight = args.inputs[1], &labels = args.inputs[2];
   const std::int64_t width = columns(x), num_classes = rows(weight);
@@ -29,8 +35,9 @@ double* head_gradients(const Arguments& args) {
   for (std::int64_t t = 0; t < rows(x); ++t) {
     double* row = all + t * num_classes;
     const std::int64_t label = checked_label(labels, t, num_classes);
+    const double row_factor = row_weight(args, 4, t, label);
     std::fill(row, row + num_classes, 0.0);
-    if (label == kIgnoredLabel) continue;
+    if (row_factor == 0) continue;
     for (std::int64_t i = 0; i < num_classes; ++i)
       for (std::int64_t k = 0; k < width; ++k)
         row[i] += load(x, t * width + k) * load(weight, i * width + k);
@@ -38,9 +45,9 @@ double* head_gradients(const Arguments& args) {
     double total = 0;
     for (std::int64_t i = 0; i < num_classes; ++i) total += std::exp(row[i] - largest);
     const double lse = largest + std::log(total);
-    sum += lse - of_label;
+    sum += row_factor * (lse - of_label);
     for (std::int64_t i = 0; i < num_classes; ++i)
-      row[i] = std::exp(row[i] - lse) - (i == label ? 1.0 : 0.0);
+      row[i] = row_factor * (std::exp(row[i] - lse) - (i == label ? 1.0 : 0.0));
   }
   put(args, 0, 0, load(args.inputs[3], 0) * sum);
   return all;
@@ -65,7 +72,8 @@ void cross_entropy(const Arguments& args) {
     const double lse = log_sum_exp(logits, t * width, width);
     store(args.outputs[1], t, lse);
     const std::int64_t label = checked_label(labels, t, width);
-    if (label != kIgnoredLabel) sum += lse - load(logits, t * width + label);
+    const double row_factor = row_weight(args, 3, t, label);
+    if (row_factor != 0) sum += row_factor * (lse - load(logits, t * width + label));
   }
   store(args.outputs[0], 0, load(args.inputs[2], 0) * sum);
 }
@@ -76,10 +84,11 @@ void cross_entropy_gradient(const Arguments& args) {
   const std::int64_t width = columns(logits);
   for (std::int64_t t = 0; t < rows(labels); ++t) {
     const std::int64_t label = checked_label(labels, t, width);
+    const double row_factor = row_weight(args, 5, t, label);
     for (std::int64_t i = 0; i < width; ++i) {
       const double p = std::exp(load(logits, t * width + i) - load(lse, t));
       const double gradient =
-          label == kIgnoredLabel ? 0.0 : factor * (p - (i == label ? 1.0 : 0.0));
+          row_factor == 0 ? 0.0 : factor * row_factor * (p - (i == label ? 1.0 : 0.0));
       store(args.outputs[0], t * width + i, gradient);
     }
   }

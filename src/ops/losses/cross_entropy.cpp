@@ -9,15 +9,17 @@
 namespace anabatic::ops {
 namespace {
 
-void check_cross_entropy_inputs(const Check& check) {
+// The weights of rows, where there are any, are input `weights`.
+void check_cross_entropy_inputs(const Check& check, int weights) {
   const Operand logits = check.floating(0, "logits", 2), labels = check.i32(1, "labels", 1);
   check.same_dim(labels, 0, logits, 0);
   check.wide(2, "scale", 0);
+  if (check.num_inputs() > weights) check.same_dim(check.wide(weights, "weights", 1), 0, logits, 0);
 }
 
 std::vector<TensorType> infer_cross_entropy(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("cross_entropy", inputs, attributes);
-  check_cross_entropy_inputs(check);
+  check_cross_entropy_inputs(check, 3);
   const DType dtype = wide_dtype(inputs[0].dtype);
   return {typed(dtype, {}), typed(dtype, {inputs[0].shape[0]})};
 }
@@ -25,7 +27,7 @@ std::vector<TensorType> infer_cross_entropy(ir::Types inputs, const spec::Attrib
 std::vector<TensorType> infer_cross_entropy_gradient(ir::Types inputs,
                                                      const spec::Attributes& attributes) {
   const Check check("cross_entropy_gradient", inputs, attributes, {"dtype"});
-  check_cross_entropy_inputs(check);
+  check_cross_entropy_inputs(check, 5);
   const Operand logits = check.floating(0, "logits", 2), lse = check.wide(3, "lse", 1);
   check.same_dim(lse, 0, logits, 0);
   check.wide(4, "dloss", 0);
@@ -35,13 +37,14 @@ std::vector<TensorType> infer_cross_entropy_gradient(ir::Types inputs,
 ir::Gradients cross_entropy_gradient(ir::GraphBuilder& builder, const ir::Node& node,
                                      OutputGradients of_outputs) {
   require_no_gradient(node, of_outputs, 1, "lse");
-  if (!of_outputs[0]) return ir::Gradients(3);
+  ir::Gradients gradients(node.inputs.size());
+  if (!of_outputs[0]) return gradients;
   const std::string dtype(to_string(builder.type(node.inputs[0]).dtype));
-  const ir::ValueId dlogits = builder.add1(
-      "cross_entropy_gradient",
-      {node.inputs[0], node.inputs[1], node.inputs[2], node.outputs[1], *of_outputs[0]},
-      {{"dtype", dtype}});
-  return {dlogits, std::nullopt, std::nullopt};
+  std::vector<ir::ValueId> inputs(node.inputs.begin(), node.inputs.begin() + 3);
+  inputs.insert(inputs.end(), {node.outputs[1], *of_outputs[0]});
+  inputs.insert(inputs.end(), node.inputs.begin() + 3, node.inputs.end());
+  gradients[0] = builder.add1("cross_entropy_gradient", std::move(inputs), {{"dtype", dtype}});
+  return gradients;
 }
 
 // A maximum, a difference, an exponential and a sum each logit.
@@ -54,9 +57,10 @@ ir::Cost cross_entropy_cost(ir::Types inputs, ir::Types outputs, const spec::Att
 const ir::OpSchema kCrossEntropy{
     .name = "cross_entropy",
     .min_inputs = 3,
-    .max_inputs = 3,
+    .max_inputs = 4,
     .num_outputs = 2,
-    .signature = "(logits [T,V], labels i32[T], scale f32[]) -> loss f32[], lse f32[T]",
+    .signature =
+        "(logits [T,V], labels i32[T], scale f32[], weights? f32[T]) -> loss f32[], lse f32[T]",
     .infer = infer_cross_entropy,
     .gradient = cross_entropy_gradient,
     .cost = cross_entropy_cost};
@@ -64,10 +68,10 @@ const ir::OpSchema kCrossEntropy{
 const ir::OpSchema kCrossEntropyGradient{
     .name = "cross_entropy_gradient",
     .min_inputs = 5,
-    .max_inputs = 5,
+    .max_inputs = 6,
     .signature =
-        "(logits [T,V], labels i32[T], scale f32[], lse f32[T], dloss f32[]) -> dlogits "
-        "[T,V]",
+        "(logits [T,V], labels i32[T], scale f32[], lse f32[T], dloss f32[], weights? f32[T]) -> "
+        "dlogits [T,V]",
     .infer = infer_cross_entropy_gradient,
     .cost = cross_entropy_cost,
     .may_alias = ir::always<0>};

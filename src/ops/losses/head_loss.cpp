@@ -13,6 +13,7 @@ void check_head_loss_inputs(const Check& check) {
   check.same_dim(x, 1, weight, 1);
   check.same_dim(check.i32(2, "labels", 1), 0, x, 0);
   check.wide(3, "scale", 0);
+  if (check.num_inputs() > 4) check.same_dim(check.wide(4, "weights", 1), 0, x, 0);
 }
 
 std::vector<TensorType> infer_head_loss(ir::Types inputs, const spec::Attributes& attributes) {
@@ -49,8 +50,9 @@ ir::Cost head_loss_cost(ir::Types inputs, ir::Types outputs, std::int64_t num_pr
 const ir::OpSchema kHeadLoss{
     .name = "head_loss",
     .min_inputs = 4,
-    .max_inputs = 4,
-    .signature = "(x [T,K], weight [V,K], labels i32[T], scale f32[]) -> loss f32[]",
+    .max_inputs = 5,
+    .signature =
+        "(x [T,K], weight [V,K], labels i32[T], scale f32[], weights? f32[T]) -> loss f32[]",
     .infer = infer_head_loss,
     .cost = [](ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
       return head_loss_cost(inputs, outputs, 1);
@@ -59,11 +61,11 @@ const ir::OpSchema kHeadLoss{
 const ir::OpSchema kHeadLossWithGradient{
     .name = "head_loss_with_gradient",
     .min_inputs = 4,
-    .max_inputs = 4,
+    .max_inputs = 5,
     .num_outputs = 3,
     .signature =
-        "(x [T,K], weight [V,K], labels i32[T], scale f32[]) -> loss f32[], dx [T,K], dweight "
-        "f32[V,K]",
+        "(x [T,K], weight [V,K], labels i32[T], scale f32[], weights? f32[T]) -> loss f32[], dx "
+        "[T,K], dweight f32[V,K]",
     .infer = infer_with_gradient,
     .cost = [](ir::Types inputs, ir::Types outputs,
                const spec::Attributes&) { return head_loss_cost(inputs, outputs, 3); },
@@ -74,9 +76,11 @@ const ir::OpSchema kHeadLossWithGradient{
 const ir::OpSchema kHeadLossWithInputGradient{
     .name = "head_loss_with_input_gradient",
     .min_inputs = 4,
-    .max_inputs = 4,
+    .max_inputs = 5,
     .num_outputs = 2,
-    .signature = "(x [T,K], weight [V,K], labels i32[T], scale f32[]) -> loss f32[], dx [T,K]",
+    .signature =
+        "(x [T,K], weight [V,K], labels i32[T], scale f32[], weights? f32[T]) -> loss f32[], dx "
+        "[T,K]",
     .infer = infer_with_input_gradient,
     .cost = [](ir::Types inputs, ir::Types outputs,
                const spec::Attributes&) { return head_loss_cost(inputs, outputs, 2); },

@@ -17,15 +17,19 @@ void add(Settings& all, const Config::Data& data) {
   all["data.train"] = values(data.train);
   all["data.validation"] = values(data.validation);
   all["data.sequence_length"] = values(data.sequence_length);
-  all["data.packing"] = values(data.packing, {"isolated", "concatenated"});
+  all["data.packing"] = values(data.packing, {"auto", "isolated", "concatenated", "best_fit"});
   all["data.shuffle"] = values(data.shuffle);
   all["data.add_bos"] = values(data.add_bos, {"auto", "true", "false"});
   all["data.append_eos"] = values(data.append_eos, {"auto", "true", "false"});
   all["data.format"] = values(data.format, {"auto", "text", "jsonl", "json", "bin"});
   all["data.cache"] = values(data.cache);
+  all["data.loss_on"] = values(data.loss_on, {"assistant", "completion", "all"});
+  all["data.max_length"] = values(data.max_length, "auto");
+  all["data.truncation"] = values(data.truncation, {"keep_start", "keep_end", "drop", "error"});
 }
 
 void add(Settings& all, const Config::Train& train) {
+  all["train.objective"] = values(train.objective, {"lm", "sft"});
   all["train.steps"] = values(train.steps);
   all["train.micro_batch_size"] = values(train.micro_batch_size);
   all["train.gradient_accumulation_steps"] = values(train.gradient_accumulation_steps);

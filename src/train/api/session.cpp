@@ -191,7 +191,7 @@ struct Session::Impl {
       result.loss += train::summed_loss(*evaluation, batch);
       evaluated_experts.add(*evaluation);
     }
-    result.loss /= static_cast<double>(result.tokens);
+    result.loss /= data.label_weight;
     result.perplexity = std::exp(result.loss);
     result.experts = evaluated_experts.balance();
     return result;

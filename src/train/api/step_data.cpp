@@ -124,10 +124,7 @@ io::StepBatch make_step(std::span<const Sequence> sequences, const StepShape& sh
   for (std::size_t first = 0; first < sequences.size(); first += size) {
     step.micro_batches.push_back(make_micro_batch(
         sequences.subspan(first, std::min(size, sequences.size() - first)), shape));
-    const io::MicroBatch& batch = step.micro_batches.back();
-    step.unmasked_tokens += batch.unmasked_tokens;
-    step.real_tokens += batch.real_tokens;
-    step.num_documents += batch.num_documents;
+    step.count(step.micro_batches.back());
   }
   return step;
 }

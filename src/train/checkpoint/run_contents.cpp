@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "io/data/fingerprint.h"
 #include "io/data/indexed_file.h"
+#include "io/data/weight_file.h"
 #include "io/gguf.h"
 #include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
@@ -98,14 +99,20 @@ Json plugin_contents(const std::vector<std::string>& plugins) {
   return contents;
 }
 
-Json data_contents(const std::vector<std::string>& files) {
+Json data_contents(const std::vector<std::string>& files, bool with_weights) {
   const std::vector<fs::path> paths(files.begin(), files.end());
   Json list = Json::array();
+  std::vector<io::FileFingerprint> of_weights;
   for (const fs::path& path : paths) {
     std::error_code ignored;
-    if (!io::indexed_pair(path) && !fs::is_regular_file(path, ignored)) return list;
+    const auto pair = io::indexed_pair(path);
+    if (!pair && !fs::is_regular_file(path, ignored)) return list;
+    if (with_weights && pair && fs::exists(io::weights_path(*pair), ignored))
+      of_weights.push_back(io::fingerprint(io::weights_path(*pair)));
   }
-  for (const io::FileFingerprint& file : io::data_fingerprints(paths))
+  std::vector<io::FileFingerprint> all = io::data_fingerprints(paths);
+  all.insert(all.end(), of_weights.begin(), of_weights.end());
+  for (const io::FileFingerprint& file : all)
     list.push_back({{"path", file.path.string()}, {"bytes", file.bytes}, {"hash", file.hash}});
   return list;
 }
@@ -179,6 +186,10 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "data.shuffle",
                                                        "data.add_bos",
                                                        "data.append_eos",
+                                                       "data.loss_on",
+                                                       "data.max_length",
+                                                       "data.truncation",
+                                                       "train.objective",
                                                        "train.micro_batch_size",
                                                        "train.gradient_accumulation_steps",
                                                        "parallel.local_ranks",
@@ -223,8 +234,8 @@ Json run_contents(const RunConfig& run) {
   return {{"config", config_contents(run)},
           {"tokenizer", tokenizer_contents(run)},
           {"plugins", plugin_contents(run.model.plugins)},
-          {"train", data_contents(run.data.train)},
-          {"validation", data_contents(run.data.validation)}};
+          {"train", data_contents(run.data.train, trains_on_rows(run))},
+          {"validation", data_contents(run.data.validation, trains_on_rows(run))}};
 }
 
 ContentsChange compare_contents(const Json& saved, const Json& now) {
@@ -259,6 +270,7 @@ ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
   for (const ConfigKey& key : config_keys()) {
     const std::string before = key.show(saved), after = key.show(now);
     if (before == after) continue;
+    if (key.name == "data.packing" && packing_of(saved) == packing_of(now)) continue;
     if (factors.contains(key.name) && has_its_steps) {
       change.remarks.push_back(
           fmt::format("{} is {} from here on; the checkpoint has {}, with as many samples a step",

@@ -18,11 +18,11 @@ constexpr std::string_view kRun = "train plan profile";
 constexpr std::string_view kRunAndEvaluate = "train evaluate plan profile";
 constexpr std::string_view kRunAndGradients = "train gradients plan profile bench";
 constexpr std::string_view kRunAndBench = "train plan profile bench";
-constexpr std::string_view kText = "train evaluate tokenize plan profile";
+constexpr std::string_view kText = "train evaluate tokenize data plan profile";
 constexpr std::string_view kModel = "train evaluate generate gradients plan profile";
 constexpr std::string_view kAnyModel = "train evaluate generate gradients plan profile bench";
 constexpr std::array kRows{
-    Row{"model.path", "train evaluate generate tokenize plan profile bench"},
+    Row{"model.path", "train evaluate generate tokenize data plan profile bench"},
     Row{"model.init", kModel},
     Row{"model.keep_mtp", kRunAndGradients},
     Row{"model.plugins", kAnyModel},
@@ -31,11 +31,15 @@ constexpr std::array kRows{
     Row{"data.validation", kRunAndEvaluate},
     Row{"data.sequence_length", kRunAndEvaluate},
     Row{"data.packing", kRunAndEvaluate},
+    Row{"data.loss_on", kText},
+    Row{"data.max_length", kRunAndEvaluate},
+    Row{"data.truncation", kRunAndEvaluate},
     Row{"data.append_eos", kText},
     Row{"data.format", kText},
     Row{"data.cache", kRunAndEvaluate},
-    Row{"data.add_bos", "train evaluate generate tokenize plan profile"},
+    Row{"data.add_bos", "train evaluate generate tokenize data plan profile"},
     Row{"train.", kRun},
+    Row{"train.objective", "train evaluate tokenize plan profile"},
     Row{"train.micro_batch_size", kRunAndEvaluate},
     Row{"train.gradient_accumulation_steps", kRunAndBench},
     Row{"train.precision", kAnyModel},

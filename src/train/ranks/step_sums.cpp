@@ -173,9 +173,18 @@ Verdict StepSums::begin(std::uint64_t plan, std::int64_t step, Verdict own) {
 }
 
 StepTotals StepSums::totals(const io::StepBatch& own) {
-  std::array counts{own.unmasked_tokens, own.real_tokens, own.num_documents};
-  sum(std::span<std::int64_t>(counts));
-  return {.unmasked_tokens = counts[0], .real_tokens = counts[1], .num_documents = counts[2]};
+  const StepTotals of_rank = totals_of(own);
+  if (rank_.communicator == nullptr) return of_rank;
+  gather(std::as_bytes(std::span(&of_rank, 1)));
+  StepTotals all;
+  for (std::size_t rank = 0; rank < group_.size(); ++rank) {
+    const auto other = gathered<StepTotals>(rank);
+    all.unmasked_tokens += other.unmasked_tokens;
+    all.real_tokens += other.real_tokens;
+    all.num_documents += other.num_documents;
+    all.label_weight += other.label_weight;
+  }
+  return all;
 }
 
 }  // namespace anabatic::train

@@ -27,8 +27,9 @@ Dataset make_dataset(const TempDirectory& directory, int num_documents, std::int
 bool equal(const MicroBatch& a, const MicroBatch& b) {
   return a.tokens == b.tokens && a.labels == b.labels && a.positions == b.positions &&
          a.key_begin == b.key_begin && a.key_end == b.key_end && a.documents == b.documents &&
-         a.samples == b.samples && a.unmasked_tokens == b.unmasked_tokens &&
-         a.real_tokens == b.real_tokens && a.num_documents == b.num_documents;
+         a.weights == b.weights && a.samples == b.samples &&
+         a.unmasked_tokens == b.unmasked_tokens && a.real_tokens == b.real_tokens &&
+         a.num_documents == b.num_documents;
 }
 
 bool equal(const StepBatch& a, const StepBatch& b) {

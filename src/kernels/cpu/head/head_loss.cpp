@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Head and cross-entropy in one pass over chunks of the rows that have a label. A chunk leaves
-// e = exp(logit - shift) of [classes, rows] for the weight-gradient, nothing else of that size.
+// Head and cross-entropy in one pass over chunks of the rows that count: those with a label, and a
+// weight other than 0. A chunk leaves e = exp(logit - shift) of [classes, rows] for the
+// weight-gradient, nothing else of that size.
 // The first chunk's exponentials are stored in the bytes of its weight gradient, each class in the
 // bytes of its own row, unless the call adds to a gradient. In bf16 there are two rows for each
 // column of x.
@@ -9,8 +10,9 @@
 // of the row's own label, so that e needs no rescaling and dx runs directly after the logits. With
 // S the sum of e over the other classes and Z = S + e(label):
 //   loss = log(Z / e(label));   dx = f·(Σ e·w - S·w_label), dw += e·(f·x), e(label) := -S, f = s/Z
-// where s is the loss's scale. A row with S beyond kMostSum (a logit about 40 above the label's)
-// runs its block again with the largest logit as shift.
+// where s is the loss's scale, times the row's weight where rows have one. A row with S beyond
+// kMostSum (a logit about 40 above the label's) runs its block again with the largest logit as
+// shift.
 //
 // A stretch of the vocabulary is packed in both directions, once for all rows of a chunk, which
 // pass by in blocks, a step of the stretch at a time. A large vocabulary has two parts, each with
@@ -66,7 +68,7 @@ class HeadLoss {
                         is_of_rows_ ? 1 : args.outputs.size(), *args.attributes)),
         cut_(cut_rows(shape_, engine, args.launch.team->num_threads(),
                       shape_.with_weight_gradient && adds(args, 2))),
-        labels_(args.inputs[2].as<const std::int32_t>()),
+        of_rows_(args, 2, 4),
         scale_(is_of_rows_ ? 0.0f : *args.inputs[3].as<const float>()) {
     if (shape_.with_input_gradient)
       seed_ = scale_ * static_cast<float>(spec::get_double(*args.attributes, "dloss"));
@@ -108,8 +110,8 @@ class HeadLoss {
 
   void find_live_rows() {
     for (Int t = 0; t < shape_.rows; ++t) {
-      require_label(labels_[t], shape_.classes);
-      if (labels_[t] != kIgnoredLabel) space_->live[num_live_++] = static_cast<std::int32_t>(t);
+      require_label(of_rows_.labels[t], shape_.classes);
+      if (of_rows_.counts(t)) space_->live[num_live_++] = static_cast<std::int32_t>(t);
     }
   }
 
@@ -117,7 +119,7 @@ class HeadLoss {
     float *log_probabilities = args_.outputs[0].as<float>(),
           *margins = args_.outputs[1].as<float>();
     for (Int t = 0; t < shape_.rows; ++t)
-      if (labels_[t] == kIgnoredLabel) log_probabilities[t] = margins[t] = 0;
+      if (of_rows_.labels[t] == kIgnoredLabel) log_probabilities[t] = margins[t] = 0;
     for (Int i = 0; i < num_live_; ++i)
       log_probabilities[space_->live[i]] = static_cast<float>(-space_->losses[i]);
   }
@@ -127,7 +129,7 @@ class HeadLoss {
     const Int row_bytes = shape_.width * element_bytes();
     args_.launch.team->for_range(shape_.rows, row_grain(shape_.width), [&](Int begin, Int end) {
       for (Int t = begin; t < end; ++t)
-        if (labels_[t] == kIgnoredLabel && !adds(args_, 1)) {
+        if (!of_rows_.counts(t) && !adds(args_, 1)) {
           std::byte* row = args_.outputs[1].data + t * row_bytes;
           std::fill(row, row + row_bytes, std::byte{});
         }
@@ -257,7 +259,7 @@ class HeadLoss {
   }
   std::byte* engine_space(int thread) const { return thread_space(thread) + space_->engine_offset; }
 
-  Int label_of(Int first, Int row) const { return labels_[space_->live[first + row]]; }
+  Int label_of(Int first, Int row) const { return of_rows_.labels[space_->live[first + row]]; }
 
   void start_row(Int first, Int r) {
     const std::byte* x =
@@ -472,19 +474,21 @@ class HeadLoss {
   }
 
   void finish_row(Int first, Int r) {
-    const Int token = space_->live[first + r], label = labels_[token];
+    const Int token = space_->live[first + r], label = of_rows_.labels[token];
+    const double row_weight = of_rows_.weight(token);
     const double below = static_cast<double>(space_->of_label[r]) - space_->shift[r];
     const double sum = sum_of(r), of_label = std::exp(below), total = sum + of_label;
     space_->losses[first + r] =
-        of_label > 1e-20 ? std::log1p(sum / of_label) : std::log(total) - below;
+        row_weight * (of_label > 1e-20 ? std::log1p(sum / of_label) : std::log(total) - below);
     if (!shape_.with_input_gradient) return;
-    const auto factor = static_cast<float>(seed_ / total);
+    const double seed = seed_ * row_weight;
+    const auto factor = static_cast<float>(seed / total);
     stage_.input_gradient({.dx = args_.outputs[1].data + token * shape_.width * element_bytes(),
                            .accumulate = adds(args_, 1),
                            .sums = input_gradient(0, r),
                            .more_sums = tiling_->parts > 1 ? input_gradient(1, r) : nullptr,
                            .factor = factor,
-                           .label_factor = static_cast<float>(seed_ * (sum / total))},
+                           .label_factor = static_cast<float>(seed * (sum / total))},
                           weight(label), shape_.dtype, shape_.width);
     if (!shape_.with_weight_gradient) return;
     stage_.scale_row({space_->x, tiling_->operand, tiling_->x_stride}, r, shape_.width, factor);
@@ -504,9 +508,9 @@ class HeadLoss {
   const Cut cut_;
   const Tiling* tiling_ = nullptr;  // of the current rows
   std::optional<Space> space_;
-  const std::int32_t* labels_;
+  const LossRows of_rows_;
   const float scale_;
-  double seed_ = 0;  // of every row's own loss
+  double seed_ = 0;  // of every row's weighted loss
   Int num_live_ = 0;
   Turned turned_{};         // where exponentials go, of the current rows
   bool is_packed_ = false;  // all of the weights are one stretch, and packed

@@ -69,7 +69,7 @@ Gemm weight_gradient_product(const Shape& shape, const Tiling& tiling, Int rows,
 // All of the call's memory, in the order of a struct; a null base only counts.
 struct Space {
   Int bytes = 0;
-  std::int32_t* live;  // rows with a label, ascending
+  std::int32_t* live;  // rows that count, ascending
   double* losses;      // of the live rows
   float *of_label, *shift;
   float* largest;  // [parts, rows], like the next

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of JSON as token ids with weights, as train.objective sft reads them.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/data/tokenize_files.h"
+#include "io/tokenizer/tokenizer.h"
+#include "train/run_config.h"
+
+namespace anabatic::train {
+
+// Const members may be called from many threads at once.
+class RowEncoder {
+ public:
+  // `tokenizer` must outlive it.
+  RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer, io::DocumentEnds ends);
+
+  // Appends a row, BOS and EOS included. A token weighs 1 where data.loss_on trains it, else 0.
+  // InvalidArgument for a bad row.
+  void encode(OrderedJson row, io::RowKind kind, std::vector<std::int32_t>& ids,
+              std::vector<float>& weights) const;
+
+  // All besides the tokenizer and its special tokens that ids and weights follow from.
+  std::string rules() const;
+
+  // Logs what rows had that their user may not expect.
+  void log_counts() const;
+
+ private:
+  void encode_text(const io::TrainingRow& row, std::vector<std::int32_t>& ids,
+                   std::vector<float>& weights) const;
+
+  const io::Tokenizer& tokenizer_;
+  io::DocumentEnds ends_;
+  std::string loss_on_;
+  mutable std::atomic<std::int64_t> num_joined_{0};  // rows whose prompt's tokens are no prefix
+};
+
+// Lets `options` read rows with an encoder, which lives as long as they do.
+std::shared_ptr<const RowEncoder> add_rows(io::TokenizeOptions& options, const RunConfig& run,
+                                           const io::Tokenizer& tokenizer);
+
+}  // namespace anabatic::train
