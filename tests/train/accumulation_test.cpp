@@ -66,7 +66,7 @@ Gradients gradients_of(const RunConfig& run, std::int64_t size, std::int64_t cou
   EXPECT_TRUE(num_micro_batches == 1 || fewest < most);
 
   Gradients result;
-  set_loss_scales(*program, {tokens, real_tokens, 0});
+  set_loss_scales(*program, {tokens, real_tokens, 0, static_cast<double>(tokens)});
   for (const spec::StepEntry& entry : program->schedule(num_micro_batches)) {
     if (entry.action == spec::Action::kForward)
       program->set_batch(batches[static_cast<std::size_t>(entry.micro_batch)]);

@@ -200,7 +200,7 @@ TEST(Padding, OfAWholeMicroBatchGivesZeroLossesAndGradients) {
     std::fill(batch.documents.begin(), batch.documents.end(), io::kNoDocument);
     std::fill(batch.labels.begin(), batch.labels.end(), io::kIgnoredLabel);
     program->set_batch(batch);
-    set_loss_scales(*program, {30, 32, 2});  // of other micro-batches of the step
+    set_loss_scales(*program, {30, 32, 2, 30});  // of other micro-batches of the step
     program->run_alone(spec::Action::kForward);
     for (const char* output : {"loss", "aux_loss", "z_loss"})
       EXPECT_EQ(program->scalar(output), 0.0) << kind << ": " << output;

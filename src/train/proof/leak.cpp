@@ -53,7 +53,7 @@ bool has(const std::vector<bool>& named, std::int32_t document) {
 
 void run_forward(BoundProgram& program, const io::MicroBatch& batch) {
   program.set_batch(batch);
-  set_loss_scales(program, {batch.unmasked_tokens, batch.real_tokens, batch.num_documents});
+  set_loss_scales(program, totals_of(batch));
   set_mtp_scales(program, {&batch, 1});
   program.run_alone(spec::Action::kForward);
 }
@@ -208,10 +208,15 @@ io::MicroBatch with_labels_of(const io::MicroBatch& batch,
                               const std::vector<std::int32_t>& documents,
                               const std::vector<bool>& keeps) {
   io::MicroBatch other = batch;
-  for (std::size_t row = 0; row < documents.size(); ++row)
+  other.unmasked_tokens = 0;
+  other.sum_of_weights = 0;
+  for (std::size_t row = 0; row < documents.size(); ++row) {
     if (!has(keeps, documents[row])) other.labels[row] = io::kIgnoredLabel;
-  other.unmasked_tokens = std::count_if(other.labels.begin(), other.labels.end(),
-                                        [](std::int32_t label) { return label >= 0; });
+    const float weight = other.weights.empty() ? 1.0f : other.weights[row];
+    if (other.labels[row] == io::kIgnoredLabel || weight == 0.0f) continue;
+    ++other.unmasked_tokens;
+    other.sum_of_weights += weight;
+  }
   return other;
 }
 
