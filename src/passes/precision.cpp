@@ -70,6 +70,18 @@ class ToBf16 {
       for (const std::size_t i : operands(kPrecise, node.op->name)) precise_.insert(node.inputs[i]);
       if (node.op->name == "cross_entropy") precise_.insert(node.inputs[0]);
     }
+    find_precise_terms();
+  }
+
+  // Where a sum of products is precise, so are its terms: logits of a router with an adapter.
+  void find_precise_terms() {
+    std::set<ValueId> products;
+    for (const Node& node : graph_.nodes)
+      if (is_plain_product(node)) products.insert(node.outputs[0]);
+    for (const Node& node : graph_.nodes)
+      if (node.op->name == "add" && precise_.contains(node.outputs[0]) &&
+          std::ranges::all_of(node.inputs, [&](ValueId term) { return products.contains(term); }))
+        precise_.insert(node.inputs.begin(), node.inputs.end());
   }
 
   void lower_caches() {
