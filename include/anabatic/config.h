@@ -42,6 +42,9 @@ struct Config {
     // {segment: mlp, op: swiglu, with: my_swiglu}.
     // Allowed: {segment: NAME, op: NAME, with: NAME}.
     std::vector<std::string> replace{};
+    // Directory of an adapter as PEFT writes it, or of a run that trained one. Its products are
+    // added to those of the weights, which stay as they are.
+    std::string adapter{};
   };
   Model model{};
 
@@ -302,6 +305,33 @@ struct Config {
     double patience = 600;
   };
   Parallel parallel{};
+
+  // Adapters that are trained in place of the model.
+  struct Lora {
+    // Weights that get a low-rank adapter, which is trained in place of the model. Words:
+    // attention, mlp (of dense layers), shared, experts, router, head, or all (attention, mlp,
+    // shared, experts). Anything else is a regular expression over names of parameters.
+    std::vector<std::string> targets{};
+    // Rank of the adapters. auto is 16, or that of lora.from.
+    // Allowed: 1 to 4096, or std::nullopt for auto.
+    std::optional<std::int64_t> rank{};
+    // Products of adapters are scaled by alpha / rank. auto is twice the rank, or that of
+    // lora.from.
+    // Allowed: >= 1e-06, or std::nullopt for auto.
+    std::optional<double> alpha{};
+    // Scale by alpha / root of the rank instead.
+    bool rslora = false;
+    // One down-projection for gate and up of experts, as PEFT has it where both are one tensor.
+    // false gives each its own.
+    bool share_gate_up = true;
+    // How the frozen weights are held. auto is the dtype of train.precision.
+    enum class Base { kAuto };
+    Base base = Base::kAuto;
+    // Directory of an adapter to go on from, as PEFT writes it. It says which weights have one, of
+    // which rank.
+    std::string from{};
+  };
+  Lora lora{};
 
   // The machine.
   struct Device {

@@ -13,12 +13,13 @@
 namespace anabatic::cli {
 namespace {
 
-constexpr std::array<std::array<std::string_view, 2>, 6> kAliases{
+constexpr std::array<std::array<std::string_view, 2>, 7> kAliases{
     {{"compiler.disable_passes", "--disable-pass"},
      {"compiler.dump", "--dump"},
      {"compiler.explain_dispatch", "--explain-dispatch"},
      {"compiler.trivial_planners", "--trivial-planners"},
      {"memory.plan", "--plan"},
+     {"model.adapter", "--adapter"},
      {"model.plugins", "--plugin"}}};
 
 bool is_flag(std::string_view argument) { return argument.starts_with("--") && argument != "--"; }

@@ -12,10 +12,10 @@ namespace anabatic::cli {
 
 const std::vector<const Verb*>& all_verbs() {
   static const std::vector<const Verb*> verbs{
-      &data_verb(),     &tokenize_verb(), &train_verb(), &evaluate_verb(),  &generate_verb(),
-      &report_verb(),   &plan_verb(),     &info_verb(),  &profile_verb(),   &bench_verb(),
-      &doctor_verb(),   &convert_verb(),  &check_verb(), &gradients_verb(), &new_op_verb(),
-      &check_op_verb(), &help_verb()};
+      &data_verb(),   &tokenize_verb(), &train_verb(), &evaluate_verb(), &generate_verb(),
+      &report_verb(), &plan_verb(),     &info_verb(),  &profile_verb(),  &bench_verb(),
+      &doctor_verb(), &convert_verb(),  &lora_verb(),  &check_verb(),    &gradients_verb(),
+      &new_op_verb(), &check_op_verb(), &help_verb()};
   return verbs;
 }
 

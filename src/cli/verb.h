@@ -57,6 +57,7 @@ const Verb& generate_verb();
 const Verb& gradients_verb();
 const Verb& help_verb();
 const Verb& info_verb();
+const Verb& lora_verb();
 const Verb& new_op_verb();
 const Verb& plan_verb();
 const Verb& profile_verb();

@@ -147,8 +147,11 @@ class Parser {
       parsed.rule = kNormal;
       parsed.deviation = number();
       if (lexer_.accept("zero_row")) parsed.zero_row = count("a row");
+    } else if (lexer_.accept(to_string(kUniform))) {
+      parsed.rule = kUniform;
+      parsed.deviation = number();
     } else {
-      lexer_.fail_expected("'ones' or 'normal'");
+      lexer_.fail_expected("'ones', 'normal' or 'uniform'");
     }
     return parsed;
   }

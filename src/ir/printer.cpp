@@ -75,9 +75,10 @@ class Printer {
   void print_init(const spec::Init& init) {
     if (init.rule == spec::Init::Rule::kZeros) return;
     append(" init {}", to_string(init.rule));
-    if (init.rule == spec::Init::Rule::kOnes && init.deviation != 0)
-      append(" times {}", spec::to_string(init.deviation));
-    if (init.rule != spec::Init::Rule::kNormal) return;
+    if (init.rule == spec::Init::Rule::kOnes) {
+      if (init.deviation != 0) append(" times {}", spec::to_string(init.deviation));
+      return;
+    }
     append(" {}", spec::to_string(init.deviation));
     if (init.zero_row >= 0) append(" zero_row {}", init.zero_row);
   }

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "model/layers.h"
+#include "model/lora/adapter.h"
 #include "model/mtp.h"
 
 namespace anabatic::model {
@@ -53,11 +54,22 @@ ModelCounts count(const Declarations& declared) {
   return counts;
 }
 
+double training_flops_a_weight(const ModelConfig& config) { return config.adapter ? 4.0 : 6.0; }
+
 double training_flops(const ModelConfig& config, std::int64_t tokens,
                       const std::function<double(std::int64_t window)>& unmasked_pairs) {
   const ModelCounts& counts = config.counts;
-  double flops = 6.0 * static_cast<double>(tokens) *
+  double flops = training_flops_a_weight(config) * static_cast<double>(tokens) *
                  static_cast<double>(counts.active_without_embedding_and_routers);
+  if (config.adapter)
+    for (const AdapterGroup& group : config.adapter->groups) {
+      const Moe* moe = group.num_experts > 0 ? first_moe(config.spec) : nullptr;
+      const double share =
+          moe == nullptr ? 1.0
+                         : static_cast<double>(moe->top_k) / static_cast<double>(group.num_experts);
+      flops +=
+          6.0 * static_cast<double>(tokens) * share * static_cast<double>(group.num_elements());
+    }
   for (const auto& [window, widths] : counts.attention_widths)
     flops += 7.0 * static_cast<double>(widths) * unmasked_pairs(window);
   return flops;

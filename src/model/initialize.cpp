@@ -14,13 +14,19 @@ void initialize(const ir::State& state, const TensorType& type, std::int64_t fir
                    "[initialize] {}: expected elements within {}, got [{}, {})", text(state.name),
                    type.num_elements(), first, end);
   const spec::Init& init = state.init;
+  const std::uint64_t stream = stream_of(text(state.name));
+  if (init.rule == spec::Init::Rule::kUniform) {
+    for (std::int64_t i = first; i < end; ++i)
+      values[static_cast<std::size_t>(i - first)] = static_cast<float>(
+          init.deviation * (2 * random_uniform(seed, stream, static_cast<std::uint64_t>(i)) - 1));
+    return;
+  }
   if (init.rule != spec::Init::Rule::kNormal) {
     const bool is_scaled = init.rule == spec::Init::Rule::kOnes && init.deviation != 0;
     const float one = is_scaled ? static_cast<float>(init.deviation) : 1.0f;
     std::fill(values.begin(), values.end(), init.rule == spec::Init::Rule::kOnes ? one : 0.0f);
     return;
   }
-  const std::uint64_t stream = stream_of(text(state.name));
   const std::int64_t width = type.dim(-1);
   const std::int64_t zero_begin = init.zero_row >= 0 ? init.zero_row * width : 0;
   const std::int64_t zero_end = init.zero_row >= 0 ? zero_begin + width : 0;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,8 @@ struct ModelCounts {
   }
 };
 
+struct Adapter;
+
 // The contents of a config.json.
 struct ModelConfig {
   std::string model_type;  // "llama", "qwen3_moe", ...: of a family
@@ -41,6 +44,8 @@ struct ModelConfig {
   std::int64_t bos_token_id = -1;
   std::vector<std::int64_t> eos_token_ids{};
   std::string dtype{};  // torch_dtype / dtype of the source, "" when absent
+  // What a run adds to the model (model/lora); null: nothing. The rest says nothing of it.
+  std::shared_ptr<const Adapter> adapter{};
 };
 
 // The text of DIR/config.json or of a config.json itself, or what the metadata of a GGUF file stand
@@ -84,8 +89,12 @@ struct BuildOptions {
 // (negative: none), and attention reads the caches. model/mtp.h has the inputs of mtp_loss.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
+// FLOPs of a weight that a token meets: 2 in the forward, as many for each gradient.
+double training_flops_a_weight(const ModelConfig& config);
+
 // Model FLOPs of a training step: 6 · tokens · active, and in each layer 7 · (d_qk + d_v) · heads ·
 // pairs. The pairs are those of queries and keys that a layer with this window (0: none) computes.
+// With an adapter weights have no gradient: 4 · tokens · active, and 6 for its own.
 double training_flops(const ModelConfig& config, std::int64_t tokens,
                       const std::function<double(std::int64_t window)>& unmasked_pairs);
 

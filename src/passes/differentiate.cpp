@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ir/rewrite.h"
 
 namespace anabatic::passes {
 namespace {
@@ -33,6 +34,7 @@ class Differentiator {
     for (std::size_t i = num_forward_; i-- > 0;) visit(static_cast<NodeId>(i));
     list_contributions();
     for (const ValueId input : inputs) list_gradient(input);
+    drop_unwanted();
   }
 
  private:
@@ -136,9 +138,26 @@ class Differentiator {
     const ir::Gradients of_inputs = node.op->gradient(builder_, node, of_outputs);
     ANABATIC_CHECK(of_inputs.size() == node.inputs.size(), "[differentiate] {}: {} gradients",
                    node.op->name, of_inputs.size());
-    for (std::size_t i = 0; i < of_inputs.size(); ++i)
-      if (of_inputs[i] && depends_[index(node.inputs[i])])
-        flow(node, node.inputs[i], *of_inputs[i]);
+    for (std::size_t i = 0; i < of_inputs.size(); ++i) {
+      if (!of_inputs[i]) continue;
+      depends_[index(node.inputs[i])] ? flow(node, node.inputs[i], *of_inputs[i])
+                                      : unwanted_.push_back(*of_inputs[i]);
+    }
+  }
+
+  // Gradients of frozen weights, and of what no parameter reaches: the op that gave them did not
+  // know. A node with another result stays.
+  void drop_unwanted() {
+    std::vector<bool> is_used(graph_.values.size(), false), is_unwanted = is_used;
+    for (const Node& node : graph_.nodes)
+      for (const ValueId input : node.inputs) is_used[index(input)] = true;
+    for (const ValueId output : graph_.outputs) is_used[index(output)] = true;
+    for (const ValueId value : unwanted_) is_unwanted[index(value)] = !is_used[index(value)];
+    std::vector<bool> keep(graph_.nodes.size(), true);
+    for (std::size_t i = num_forward_; i < keep.size(); ++i)
+      keep[i] = !std::ranges::all_of(graph_.nodes[i].outputs,
+                                     [&](ValueId output) { return is_unwanted[index(output)]; });
+    ir::remove_nodes(graph_, keep);
   }
 
   void flow(const Node& node, ValueId to, ValueId gradient) {
@@ -201,6 +220,7 @@ class Differentiator {
   std::vector<bool> depends_;
   std::vector<std::vector<ValueId>> pending_;        // by value: parts of its gradient
   std::vector<std::vector<ValueId>> contributions_;  // by state: gradients of parameters
+  std::vector<ValueId> unwanted_;                    // gradients that go nowhere
 };
 
 bool differentiate(Graph& graph, const PassContext& context) {

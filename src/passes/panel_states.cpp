@@ -63,9 +63,10 @@ class Arranger {
   }
 
   bool is_eligible(const State& parameter) const {
+    if (!context_.options.with_update || is_read(parameter.before) || !is_packed(parameter.name))
+      return false;
     const State* gradient = gradient_of(parameter);
-    return context_.options.with_update && gradient != nullptr && !is_read(parameter.before) &&
-           is_packed(parameter.name) && takes_products_only(*gradient);
+    return gradient != nullptr ? takes_products_only(*gradient) : !parameter.is_trainable;
   }
 
   bool is_packed(Name parameter) const {

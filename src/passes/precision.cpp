@@ -71,6 +71,18 @@ class ToBf16 {
       if (node.op->name == "cross_entropy" || node.op->name == "label_log_probabilities")
         precise_.insert(node.inputs[0]);
     }
+    find_precise_terms();
+  }
+
+  // Where a sum of products is precise, so are its terms: logits of a router with an adapter.
+  void find_precise_terms() {
+    std::set<ValueId> products;
+    for (const Node& node : graph_.nodes)
+      if (is_plain_product(node)) products.insert(node.outputs[0]);
+    for (const Node& node : graph_.nodes)
+      if (node.op->name == "add" && precise_.contains(node.outputs[0]) &&
+          std::ranges::all_of(node.inputs, [&](ValueId term) { return products.contains(term); }))
+        precise_.insert(node.inputs.begin(), node.inputs.end());
   }
 
   void lower_caches() {

@@ -54,8 +54,8 @@ class Splitter {
   }
 
   bool is_eligible(const State& parameter) const {
-    return options_.with_update &&
-           graph_.find_state(StateRole::kGradient, parameter.name) != nullptr &&
+    const bool is_updated = graph_.find_state(StateRole::kGradient, parameter.name) != nullptr;
+    return options_.with_update && (is_updated || !parameter.is_trainable) &&
            copy_of(parameter) != nullptr && !is_read(parameter.before);
   }
 

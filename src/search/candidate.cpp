@@ -19,7 +19,7 @@ passes::StateNames parameters_on_disk(const CompileOptions& options, const State
   if (!places.parameters) return result;
   const std::map<ir::ValueId, plan::Experts> experts = plan::experts_of_states(forward);
   for (const ir::State& state : forward.states)
-    if (state.kind() == ir::StateKind::kParameter &&
+    if (state.kind() == ir::StateKind::kParameter && state.is_trainable &&
         forward.value(state.before).type.num_bytes() >= options.disk.min_parameter_bytes &&
         !places.resident_parameters.contains(text(state.name)) &&
         plan::may_go_to_disk(options.disk, text(state.name), experts.at(state.before)))

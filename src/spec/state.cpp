@@ -68,7 +68,7 @@ std::string scales_name(StateRole role, std::string_view owner) {
 }
 
 std::string_view to_string(Init::Rule rule) {
-  constexpr std::array<std::string_view, 3> kNames{"zeros", "ones", "normal"};
+  constexpr std::array<std::string_view, 4> kNames{"zeros", "ones", "normal", "uniform"};
   return kNames.at(static_cast<std::size_t>(rule));
 }
 

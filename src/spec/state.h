@@ -59,12 +59,13 @@ std::string scales_name(StateRole role, std::string_view owner);
 
 // The values of a state before the first step. All states but parameters begin with zeroes.
 struct Init {
-  enum class Rule : std::uint8_t { kZeros, kOnes, kNormal };
+  enum class Rule : std::uint8_t { kZeros, kOnes, kNormal, kUniform };
   Rule rule = Rule::kZeros;
-  double deviation = 0;        // kNormal: normal(0, deviation)
+  // kNormal: normal(0, deviation); kUniform: within ±deviation; kOnes: the factor, 0 for 1.
+  double deviation = 0;
   std::int64_t zero_row = -1;  // a row of zeroes, such as an embedding's padding token; -1: none
   bool operator==(const Init&) const = default;
 };
-std::string_view to_string(Init::Rule rule);  // "zeros", "ones", "normal"
+std::string_view to_string(Init::Rule rule);  // "zeros", "ones", "normal", ...
 
 }  // namespace anabatic::spec

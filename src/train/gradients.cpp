@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "io/safetensors_writer.h"
+#include "model/lora/peft_layout.h"
 #include "model/weights.h"
 #include "train/gradient_tokens.h"
 #include "train/model_session.h"
@@ -36,6 +37,24 @@ float objective_of(const BoundProgram& program, const model::ModelConfig& config
   if (mtp_coef != 0) loss += mtp_coef * program.scalar("mtp_loss");
   return static_cast<float>(loss);
 }
+
+// The tensors of an adapter as its files spell them; none without one.
+struct AdapterGradients {
+  model::Declarations declared{};
+  std::vector<model::AdaptableTensor> adaptable{};
+  std::vector<model::PeftModule> modules{};
+  std::vector<model::PeftTensor> tensors{};
+  model::WeightMap map{};
+
+  explicit AdapterGradients(const model::ModelConfig& config) {
+    if (!config.adapter) return;
+    declared = model::declare(config.spec, false);
+    adaptable = model::adaptable_tensors(config, declared);
+    modules = model::peft_modules(config, *config.adapter, adaptable);
+    tensors = model::peft_tensors(modules);
+    map = model::module_map(config);
+  }
+};
 
 }  // namespace
 
@@ -87,6 +106,9 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
       {"logits", DType::kFloat32, {given.batch, given.length, config.spec.vocab_size}}};
   for (const auto& tensor : tensors)
     infos.push_back({"grad." + tensor.name, DType::kFloat32, tensor.shape});
+  const AdapterGradients of_adapter(config);
+  for (const model::PeftTensor& tensor : of_adapter.tensors)
+    infos.push_back({"grad." + tensor.name, DType::kFloat32, tensor.shape});
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(output, infos);
   writer.write("loss", std::as_bytes(std::span<const float>(&loss, 1)));
   writer.write("logits", std::as_bytes(std::span<const float>(kept)));
@@ -97,6 +119,10 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
     model::read_in_file_order(tensor, read, [&](std::span<const float> values) {
       writer.write("grad." + tensor.name, std::as_bytes(values));
     });
+  for (const model::PeftTensor& tensor : of_adapter.tensors)
+    writer.write(
+        "grad." + tensor.name,
+        std::as_bytes(std::span<const float>(model::peft_values(tensor, of_adapter.map, read))));
   writer.finish();
 }
 

@@ -18,6 +18,7 @@
 #include "spec/shards.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
+#include "train/lora/run_adapter.h"
 #include "train/memory_account.h"
 #include "train/objective/mtp_batch.h"
 #include "train/objective/run_model.h"
@@ -305,6 +306,9 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
   }
   for (const ir::State& state : graph.states) {
     const bool is_slice = state.owner != Name{} && !state.rows.is_whole();
+    // The weights under an adapter stay in their own files.
+    if (config_.adapter && state.kind() == ir::StateKind::kParameter && !state.is_trainable)
+      continue;
     if (!spec::is_saved(state.kind()) || state.role == ir::StateRole::kLower || is_slice) continue;
     const TensorType& stored = *store_.find(state.name).type;
     SavedState saved{.name = state.name, .type = elements_type(stored)};
@@ -331,6 +335,7 @@ model::ImportRecord ModelSession::load_parameters() {
     draw_parameters(parameters_, store_, rank_, static_cast<std::uint64_t>(run_.train.seed));
     weight_map_ = model::make_weight_map(config_);
     has_parameters_ = true;
+    load_adapter();
     return {};
   }
   const bool is_gguf = io::is_gguf(run_.model.path);
@@ -356,7 +361,24 @@ model::ImportRecord ModelSession::load_parameters() {
       record, is_in_memory ? std::min(io::threads_for_files(), team_.num_threads()) : 1);
   cursor.flush();
   has_parameters_ = true;
+  load_adapter();
   return record;
+}
+
+void ModelSession::load_adapter() {
+  if (!config_.adapter) return;
+  if (adapter_directory(run_).empty()) {
+    std::vector<ir::State> fresh = parameters_;
+    std::erase_if(fresh, [](const ir::State& state) { return !state.is_trainable; });
+    draw_parameters(fresh, store_, rank_, static_cast<std::uint64_t>(run_.train.seed));
+    return;
+  }
+  StateCursor cursor(store_);
+  adapter_files(run_, config_)
+      .load([&](std::string_view state, std::int64_t first, std::span<const float> values) {
+        cursor.write(intern(state), first, values);
+      });
+  cursor.flush();
 }
 
 void ModelSession::refresh_derived() { train::refresh_derived(derived_, store_, team_, device_); }
@@ -377,9 +399,20 @@ std::int64_t ModelSession::bytes_beside_weights() const {
   return files_ == nullptr ? 0 : files_->num_bytes();
 }
 
-void ModelSession::prepare_export() { files_ = std::make_unique<ModelFiles>(run_, config_); }
+void ModelSession::prepare_export() {
+  if (!config_.adapter) files_ = std::make_unique<ModelFiles>(run_, config_);
+}
 
 io::ChecksumManifest ModelSession::export_model(const std::filesystem::path& directory) {
+  if (config_.adapter) {
+    StateCursor cursor(store_);
+    return model::write_peft_files(
+        config_, *config_.adapter,
+        [&](std::string_view state, std::int64_t first, std::span<float> values) {
+          cursor.read(intern(state), first, values);
+        },
+        directory, std::filesystem::absolute(run_.model.path).string());
+  }
   if (files_ == nullptr) prepare_export();
   model::use_own_names(config_, weight_map_);
   const auto dtype =

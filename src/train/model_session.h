@@ -110,14 +110,16 @@ class ModelSession {
   // prepare_export().
   std::int64_t bytes_beside_weights() const;
   // Writes a Hugging Face model directory: the parameters in the source's spelling and dtype (fp32
-  // under train.save_dtype: fp32), and files that agree with them. Returns the checksums of the
-  // weights' files.
+  // under train.save_dtype: fp32), and files that agree with them. With an adapter, PEFT's files of
+  // it alone. Returns the checksums of the weights' files.
   io::ChecksumManifest export_model(const std::filesystem::path& directory);
 
   // Bytes of states in memory and of the arenas of every program bound so far, as planned.
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
 
  private:
+  // Fills A and B of the adapter, which may have been drawn with the parameters.
+  void load_adapter();
   // Resolves train.precision: auto for a model that is not trained: no rounding of its weights.
   void take_precision_of_files();
   std::vector<HeldPart> parts_of(const ir::Graph& graph, const ir::State& state) const;

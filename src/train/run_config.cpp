@@ -15,6 +15,7 @@
 #include "passes/pipelines.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/config/config_key.h"
+#include "train/config/lora_keys.h"
 #include "train/config/parallel_keys.h"
 #include "train/config/strategy_file.h"
 
@@ -109,6 +110,7 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
                          "of a section is the same key.",
                          AT(model.plugins)));
   keys.push_back(replace_key());
+  keys.push_back(adapter_key());
   keys.push_back(strings("data.train",
                          "Training files: text, JSON lines or JSON, also gzipped, or the prefix of "
                          "a .bin/.idx pair of token ids.",
@@ -580,6 +582,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_optimizer_keys(all);
     add_memory_keys(all);
     add_parallel_keys(all);
+    add_lora_keys(all);
     add_other_keys(all);
     add_fusion_keys(all);
     return all;
@@ -599,6 +602,10 @@ std::optional<bool> parse_boolean(std::string_view text) {
 int num_threads_of(const RunConfig& config) {
   return config.device.threads > 0 ? static_cast<int>(config.device.threads)
                                    : device::cpu_limits().num_threads();
+}
+
+bool trains_adapter(const RunConfig& config) {
+  return !config.lora.targets.empty() || !config.lora.from.empty();
 }
 
 bool uses_bf16(const RunConfig& config) { return config.train.precision != "fp32"; }
@@ -659,6 +666,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(
         fmt::format("data.max_length: expected at most data.sequence_length = {}, got {}",
                     data.sequence_length, data.max_length));
+  add_lora_problems(config, problems);
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(
@@ -693,6 +701,8 @@ RunConfig load_run_config(const std::filesystem::path& file, const Overrides& ov
     throw InvalidArgument(text);
   }
   config.model.path = model_path_of(config.model.path);
+  for (std::string* adapter : {&config.model.adapter, &config.lora.from})
+    *adapter = model_path_of(*adapter);
   return config;
 }
 

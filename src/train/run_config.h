@@ -25,6 +25,7 @@ struct RunConfig {
     bool keep_mtp = true;                      // layers of multi-token prediction
     std::vector<std::string> plugins;          // shared libraries with ops and kernels
     std::vector<plugin::Replacement> replace;  // ops of the model by ops of plugins
+    std::string adapter;                       // a directory of PEFT's; empty: none
   } model;
   struct Data {
     std::vector<std::string> train, validation;
@@ -111,6 +112,17 @@ struct RunConfig {
     std::string emulate;                // a file of links that replace the machine's; empty: none
     double patience = 600;              // seconds for which nothing may move within a step
   } parallel;
+  struct Lora {
+    std::vector<std::string> targets;              // empty, and no `from`: all weights are trained
+    static constexpr std::int64_t kUsualRank = 0;  // 16, or that of `from`
+    std::int64_t rank = kUsualRank;
+    static constexpr double kUsualAlpha = 0;  // twice the rank, or that of `from`
+    double alpha = kUsualAlpha;
+    bool rslora = false;        // scale is alpha / root of the rank
+    bool share_gate_up = true;  // one A for gate and up of experts
+    std::string base = "auto";  // how frozen weights are held
+    std::string from;           // a directory of PEFT's to go on from; empty: a fresh adapter
+  } lora;
   struct Device {
     std::string kind = "cpu";
     std::int64_t threads = 0;  // 0: all cores that this process may use
@@ -166,6 +178,9 @@ std::vector<std::string> problems_of(const RunConfig& config);
 
 // device.threads, or of all cores that this process may use.
 int num_threads_of(const RunConfig& config);
+
+// Whether an adapter is trained, and the weights are frozen.
+bool trains_adapter(const RunConfig& config);
 
 // Whether it computes in bf16. With train.precision auto, a training step does.
 bool uses_bf16(const RunConfig& config);

@@ -50,6 +50,9 @@ void require_experts(const RunConfig& run, const model::ModelConfig& config) {
 ModelSession::CompileRequest training_request(const RunConfig& run,
                                               const model::ModelConfig& config) {
   require_experts(run, config);
+  ANABATIC_REQUIRE(run.model.adapter.empty(),
+                   "[train] model.adapter: expected none, got {}; lora.from trains an adapter on",
+                   run.model.adapter);
   return {.name = "training",
           .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
                     .balance_loss = balance_loss_of(run),

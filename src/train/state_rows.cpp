@@ -195,6 +195,7 @@ void read_rows(const StateRows& rows, std::int64_t first, std::span<float> value
 }
 
 void write_rows(const StateRows& rows, std::int64_t first, std::span<const float> values) {
+  if (rows.dtype() == DType::kBFloat16) return write_upper_rows(rows.state, first, values);
   check_floats(rows);
   write_row_bytes(rows, first, std::as_bytes(values));
 }

@@ -38,8 +38,9 @@ bool is_shared(const runtime::StateStore& store, Name parameter);
 // Whether the state, and the lower 16 bits of a split parameter, are in memory and not sliced.
 bool is_in_memory_whole(const runtime::StateStore& store, Name state);
 
-// Elements [first, first + values.size()) of an f32 state; bf16 is widened when it is read.
-// InternalError for another dtype or a range beyond the state.
+// Elements [first, first + values.size()) of an f32 state; bf16 is widened when it is read, and
+// rounded half away from zero when it is written. InternalError for another dtype or a range beyond
+// the state.
 void read_rows(const StateRows& rows, std::int64_t first, std::span<float> values);
 void write_rows(const StateRows& rows, std::int64_t first, std::span<const float> values);
 

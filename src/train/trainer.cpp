@@ -25,6 +25,7 @@
 #include "train/checkpoint/run_start.h"
 #include "train/convert/run_manifest.h"
 #include "train/expert_balance.h"
+#include "train/lora/run_adapter.h"
 #include "train/machine.h"
 #include "train/memory_account.h"
 #include "train/metrics.h"
@@ -236,9 +237,10 @@ struct Trainer::Impl {
   }
 
   void restore() {
-    if (!start.checkpoint) {
-      write_import_manifest(run, session.load_parameters());
-      return;
+    if (!start.checkpoint || session.config().adapter) {
+      const model::ImportRecord record = session.load_parameters();
+      if (session.config().adapter) compare_base(base_identity(run, record));
+      if (!start.checkpoint) return write_import_manifest(run, record);
     }
     load_checkpoint(*start.checkpoint, session);
     first_step = start.step + 1;
@@ -249,6 +251,21 @@ struct Trainer::Impl {
       say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to "
           "continue",
           start.step, run.train.steps);
+  }
+
+  // The weights under an adapter are not in its checkpoints.
+  void compare_base(const std::string& identity) {
+    const std::string saved = start.checkpoint ? start.saved_base : identity;
+    ANABATIC_REQUIRE(saved == identity,
+                     "[checkpoint] {} cannot be resumed by another run (train.resume: never starts "
+                     "a new run):\n  model.path: the adapter belongs to other weights than those "
+                     "of {} (hash {}, here {})",
+                     start.checkpoint->string(), run.model.path, saved, identity);
+    start.contents["base"] = identity;
+    const std::string coverage =
+        model::coverage_to_string(session.config(), *session.config().adapter);
+    write_file_atomically(std::filesystem::path(run.train.output) / kCoverageFile, coverage + "\n");
+    say("{}", coverage);
   }
 
   bool is_complete() const { return start.checkpoint && first_step > run.train.steps; }

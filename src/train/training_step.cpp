@@ -53,7 +53,8 @@ double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch&
   const auto ignored = static_cast<double>(tokens - batch.unmasked_tokens);
   const auto pairs = [&](std::int64_t window) { return unmasked_pairs(batch, window); };
   return model::training_flops(config, tokens, pairs) -
-         6.0 * ignored * static_cast<double>(config.spec.vocab_size * config.spec.hidden_size);
+         model::training_flops_a_weight(config) * ignored *
+             static_cast<double>(config.spec.vocab_size * config.spec.hidden_size);
 }
 
 io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,

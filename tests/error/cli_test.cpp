@@ -168,6 +168,23 @@ TEST(CliErrors, SayWhatProfileAndBenchLack) {
   EXPECT_THAT(failure({"bench", "gemm", "--rounds", "0"}, kUsage), HasSubstr("--rounds"));
 }
 
+TEST(CliErrors, SayWhatLoraLacks) {
+  const TemporaryDirectory folder;
+  const fs::path model = write_tiny_config(folder.path());
+  EXPECT_THAT(failure({"lora", "unmerge", "a"}, kUsage),
+              HasSubstr("expected info, convert or merge, got 'unmerge'"));
+  EXPECT_THAT(failure({"lora", "merge", "a", "b"}, kUsage),
+              HasSubstr("expected anabatic lora merge BASE ADAPTER OUTPUT"));
+  EXPECT_THAT(failure({"lora", "info", model, "--model.path", model}, kUsage),
+              HasSubstr("expected a directory with adapter_config.json, found none"));
+  EXPECT_THAT(failure({"plan", model, "--model.init", "random", "--lora.targets", "mlp"}, kUsage),
+              HasSubstr("'mlp' meets no weight of this mixtral"));
+  EXPECT_THAT(failure({"generate", "--model.path", model, "--adapter", folder.path() / "none",
+                       "--prompt", "a"},
+                      kUsage),
+              HasSubstr("expected a directory with adapter_config.json, found none"));
+}
+
 TEST(CliErrors, SayWhatPlanLacks) {
   const TemporaryDirectory folder;
   EXPECT_THAT(failure({"plan"}, kUsage), HasSubstr("[plan] expected MODEL_DIR"));

@@ -138,6 +138,51 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   EXPECT_THAT(continuation, Not(HasSubstr("In line")));
 }
 
+TEST_F(Cli, TrainsShowsMergesAndUsesAnAdapter) {
+  succeed({"train", config_});
+  const fs::path adapter = folder_.path() / "adapter", merged = folder_.path() / "merged";
+  succeed({"train",
+           "--model.path",
+           run_,
+           "--data.train",
+           text_,
+           "--data.sequence_length",
+           "16",
+           "--train.steps",
+           "4",
+           "--train.micro_batch_size",
+           "2",
+           "--train.output",
+           adapter,
+           "--lora.targets",
+           "attention",
+           "experts",
+           "--lora.rank",
+           "2",
+           "--optimizer.learning_rate",
+           "0.01"});
+  const std::string info = succeed({"lora", "info", adapter});  // its config names the model
+  EXPECT_THAT(info, HasSubstr("attention        8       8"));
+  EXPECT_THAT(info, HasSubstr("experts     norm of the change "));
+  const std::vector<std::string> loss{
+      "evaluate", "--data.validation", text_, "--data.sequence_length",
+      "16",       "--train.precision", "fp32"};
+  const auto loss_of = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), loss.begin(), loss.end());
+    return succeed(more);
+  };
+  EXPECT_NE(loss_of({"--model.path", run_, "--adapter", adapter}), loss_of({"--model.path", run_}));
+  EXPECT_THAT(succeed({"lora", "merge", run_, adapter, merged, "--dtype", "f32"}),
+              HasSubstr("next tokens agree"));
+  EXPECT_THAT(succeed({"check", "manifest", merged, "--against", run_ / "step-00000003"}),
+              HasSubstr("as its manifest says"));
+  succeed({"generate", "--model.path", run_, "--adapter", adapter, "--prompt", "In line",
+           "--generate.max_new_tokens", "3"});
+  succeed({"lora", "convert", adapter, folder_.path() / "v4", "--format", "peft_per_expert"});
+  EXPECT_EQ(loss_of({"--model.path", run_, "--adapter", folder_.path() / "v4"}),
+            loss_of({"--model.path", run_, "--adapter", adapter}));
+}
+
 TEST_F(Cli, WarnsOfSamplesBeyondTheModelsPositions) {
   const Outcome train = run_binary({"train", config_, "--data.sequence_length", "65"});
   EXPECT_EQ(train.exit_code, 0) << train.err;

@@ -14,6 +14,10 @@ WORSE_THAN_PEER_TENSOR = 4.0
 TRAINING_LOSS = 1e-4
 # A gradient's error is about its own size times that of a loss, and a norm sums all of them.
 TRAINING_GRADIENT_NORM = 1e-3
+# Logits of a small model with an adapter, relative.
+ADAPTER_LOGITS = 2e-5
+# A tensor of an adapter after 20 fp32 steps: its largest error over its largest element.
+TRAINED_ADAPTER = 1e-3
 # For each gradient of a pretrained model, fp32 against double: its largest error over its largest
 # element.
 REAL_MODEL_GRADIENT = 1e-4

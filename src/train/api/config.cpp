@@ -11,6 +11,7 @@ void add(Settings& all, const Config::Model& model) {
   all["model.keep_mtp"] = values(model.keep_mtp);
   all["model.plugins"] = values(model.plugins);
   all["model.replace"] = values(model.replace);
+  all["model.adapter"] = values(model.adapter);
 }
 
 void add(Settings& all, const Config::Data& data) {
@@ -102,6 +103,16 @@ void add(Settings& all, const Config::Parallel& parallel) {
   all["parallel.patience"] = values(parallel.patience);
 }
 
+void add(Settings& all, const Config::Lora& lora) {
+  all["lora.targets"] = values(lora.targets);
+  all["lora.rank"] = values(lora.rank, "auto");
+  all["lora.alpha"] = values(lora.alpha, "auto");
+  all["lora.rslora"] = values(lora.rslora);
+  all["lora.share_gate_up"] = values(lora.share_gate_up);
+  all["lora.base"] = values(lora.base, {"auto"});
+  all["lora.from"] = values(lora.from);
+}
+
 void add(Settings& all, const Config::Device& device) {
   all["device.kind"] = values(device.kind, {"cpu"});
   all["device.threads"] = values(device.threads);
@@ -160,6 +171,7 @@ Settings all_settings(const Config& config) {
   add(all, config.optimizer);
   add(all, config.memory);
   add(all, config.parallel);
+  add(all, config.lora);
   add(all, config.device);
   add(all, config.generate);
   add(all, config.compiler);

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "io/safetensors_writer.h"
+#include "model/lora/adapter.h"
 #include "train/checkpoint/state_files.h"
 #include "train/convert/run_manifest.h"
 #include "train/ranks/run_mesh.h"
@@ -28,6 +29,12 @@ std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
 
 std::int64_t bytes_of_weights(const ModelSession& session) {
   std::int64_t bytes = 0;
+  if (const model::Adapter* adapter = session.config().adapter.get()) {
+    for (const model::AdapterGroup& group : adapter->groups)
+      bytes += group.num_elements() * size_bytes(DType::kFloat32) +
+               static_cast<std::int64_t>(1 + group.parts.size()) * kBytesBesideTensor;
+    return bytes;
+  }
   const bool is_fp32 = session.run().train.save_dtype == "fp32";
   for (const model::FileTensor& tensor : session.weight_map().tensors)
     bytes += elements_of(tensor.shape) * size_bytes(is_fp32 ? DType::kFloat32 : tensor.dtype) +
@@ -58,8 +65,9 @@ fs::path save_checkpoint(const fs::path& output, ModelSession& session,
     }
     const auto dtype =
         run.train.save_dtype == "fp32" ? model::SaveDType::kFloat32 : model::SaveDType::kSource;
-    write_manifest(directory,
-                   checkpoint_manifest(session.weight_map(), dtype, sums, run.model.path));
+    if (!session.config().adapter)
+      write_manifest(directory,
+                     checkpoint_manifest(session.weight_map(), dtype, sums, run.model.path));
     write_progress(directory, written);
     write_file_atomically(directory / kRunConfigFile, to_yaml(run));
     for (const auto& entry : fs::directory_iterator(directory)) {
@@ -73,7 +81,7 @@ fs::path save_checkpoint(const fs::path& output, ModelSession& session,
 void load_checkpoint(const fs::path& directory, ModelSession& session) {
   read_states(StateFiles(directory, read_progress(directory).boxes), session.store(),
               session.saved_states());
-  session.adopt_weight_map(directory);
+  if (!session.config().adapter) session.adopt_weight_map(directory);
 }
 
 CheckpointBytes bytes_of_checkpoint(const ModelSession& session) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint: weights, config and tokenizer as Hugging Face loads them; fp32 parameters and
-// moments; the resolved run config; and the step, which determines the position in the data and all
-// random numbers.
+// A checkpoint: weights, config and tokenizer as Hugging Face loads them, or an adapter as PEFT
+// does; fp32 parameters that are trained, and moments; the resolved run config; and the step, which
+// determines the position in the data and all random numbers.
 #pragma once
 #include <filesystem>
 #include <functional>

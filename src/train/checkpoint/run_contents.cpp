@@ -202,6 +202,13 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "train.mtp_loss_coef",
                                                        "model.keep_mtp",
                                                        "model.replace",
+                                                       "lora.targets",
+                                                       "lora.rank",
+                                                       "lora.alpha",
+                                                       "lora.rslora",
+                                                       "lora.share_gate_up",
+                                                       "lora.base",
+                                                       "lora.from",
                                                        "memory.compress",
                                                        "optimizer.state_precision",
                                                        "optimizer.update"};

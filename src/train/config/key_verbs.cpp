@@ -22,11 +22,12 @@ constexpr std::string_view kText = "train evaluate tokenize data plan profile";
 constexpr std::string_view kModel = "train evaluate generate gradients plan profile";
 constexpr std::string_view kAnyModel = "train evaluate generate gradients plan profile bench";
 constexpr std::array kRows{
-    Row{"model.path", "train evaluate generate tokenize data plan profile bench"},
+    Row{"model.path", "train evaluate generate tokenize data plan profile bench lora"},
     Row{"model.init", kModel},
     Row{"model.keep_mtp", kRunAndGradients},
     Row{"model.plugins", kAnyModel},
     Row{"model.replace", kModel},
+    Row{"model.adapter", "evaluate generate gradients"},
     Row{"data.", kRun},
     Row{"data.validation", kRunAndEvaluate},
     Row{"data.sequence_length", kRunAndEvaluate},
@@ -53,6 +54,7 @@ constexpr std::array kRows{
     Row{"memory.", kRunAndBench},
     Row{"memory.swap_directory", "train plan profile bench doctor"},
     Row{"parallel.", kRun},
+    Row{"lora.", kRunAndBench},
     Row{"parallel.emulate", "train"},
     Row{"parallel.patience", "train"},
     Row{"device.", "train evaluate generate gradients tokenize plan profile bench doctor"},
@@ -73,6 +75,7 @@ constexpr std::array kSections{
     Section{"optimizer", "the optimizer and its schedule"},
     Section{"memory", "memory of the process, and what may go to disk"},
     Section{"parallel", "ranks that share a step"},
+    Section{"lora", "adapters that are trained in place of the model"},
     Section{"device", "the machine"},
     Section{"generate", "sampling"},
     Section{"compiler", "compilation of a step, for debugging"},

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <memory>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -15,6 +16,8 @@
 #include "base/text.h"
 #include "io/checksums.h"
 #include "model/gguf_export.h"
+#include "model/lora/merged_weights.h"
+#include "model/lora/peft_files.h"
 #include "model/mtp.h"
 #include "model/quantization.h"
 #include "model/weight_files.h"
@@ -105,9 +108,22 @@ model::WeightMap mixture_map(const model::ModelConfig& mixture, const model::Wei
   return map;
 }
 
-// What the result holds: the parameters of the source, or those of a mixture made from them.
+// Null where no adapter is merged.
+std::unique_ptr<model::AdapterValues> load_adapter(const std::string& directory,
+                                                   const model::ModelConfig& config) {
+  if (directory.empty()) return nullptr;
+  const model::PeftFiles files(config, directory);
+  auto values = std::make_unique<model::AdapterValues>(files.adapter());
+  files.load(values->writer());
+  return values;
+}
+
+// What the result holds: the parameters of the source, with an adapter merged into them, or those
+// of a mixture made from them.
 model::StateReader values_of(const StoredModel& source, const model::ModelConfig& result,
-                             const std::optional<UpcycleOptions>& upcycle) {
+                             const std::optional<UpcycleOptions>& upcycle,
+                             const model::AdapterValues* adapter = nullptr) {
+  if (adapter != nullptr) return model::merged_reader(source.reader(), *adapter);
   if (!upcycle) return source.reader();
   return [mixture = UpcycledWeights(source.reader(), source.config(), result, *upcycle)](
              std::string_view state, std::int64_t first, std::span<float> values) {
@@ -124,6 +140,11 @@ std::string config_for(const model::ModelConfig& config, const std::string& text
                        const ConvertOptions& options) {
   if (options.upcycle) return upcycled_config(text, config, *options.upcycle);
   return options.keeps_mtp || config.mtp_layers.empty() ? text : model::without_mtp(text);
+}
+
+bool is_f32(const model::WeightMap& map) {
+  return std::ranges::all_of(
+      map.tensors, [](const model::FileTensor& tensor) { return tensor.dtype == DType::kFloat32; });
 }
 
 std::string with_dtype(const std::string& config, const model::WeightMap& map, bool is_mxfp4) {
@@ -198,10 +219,11 @@ std::vector<std::string> differing_logits(const LogitsComparison& logits, std::s
 }
 
 // And the largest logit of the first.
-std::pair<LogitsComparison, double> compare_logits_of(const fs::path& a, const fs::path& b,
+std::pair<LogitsComparison, double> compare_logits_of(const fs::path& a, const std::string& adapter,
+                                                      const fs::path& b,
                                                       const model::ModelConfig& config) {
   const auto tokens = probe_tokens(config);
-  const std::vector<float> before = logits_of(a, tokens);
+  const std::vector<float> before = logits_of(a, tokens, adapter);
   double largest = 0;
   for (const float logit : before) largest = std::max(largest, std::abs(double{logit}));
   return {compare_logits(before, logits_of(b, tokens), config.spec.vocab_size), largest};
@@ -254,7 +276,7 @@ void prove_values(const model::StateReader& read, const fs::path& path, Manifest
 // Where the result was rounded to another dtype, logits are compared but may differ.
 void prove_logits(const fs::path& source_path, const model::ModelConfig& config,
                   const fs::path& path, bool was_rounded, Manifest& manifest) {
-  const auto [logits, largest] = compare_logits_of(source_path, path, config);
+  const auto [logits, largest] = compare_logits_of(source_path, manifest.adapter, path, config);
   manifest.logits = logits;
   const double allowed = manifest.upcycle ? kLargestRounding * largest : kLargestDifference;
   if (!was_rounded) require_all(path, differing_logits(logits, source_path.string(), allowed));
@@ -268,6 +290,13 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   fs::create_directory(path);
   Manifest manifest = describe_source(source_path, source);
   manifest.upcycle = options.upcycle;
+  manifest.adapter = options.adapter;
+  const auto adapter = load_adapter(options.adapter, source.config());
+  if (adapter && source.is_quantised() && !options.dtype)
+    throw Unsupported(fmt::format(
+        "[lora] {}: its weights have scales, into which nothing is merged; --dtype bf16 "
+        "writes numbers",
+        source_path.string()));
   const std::string text = config_for(source.config(), model::config_text(source_path), options);
   if (fs::is_directory(source_path))
     copy_other_files(source_path, path);
@@ -280,6 +309,7 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   // Rounded to bf16 where the source is F8_E4M3 with scales of f32.
   const bool is_mxfp4 = options.block_type != nullptr;
   const bool changes_dtype = options.dtype || is_mxfp4 || source.is_quantised();
+  const bool rounds = changes_dtype || (adapter && !is_f32(map));
   if (changes_dtype || !fs::is_directory(source_path))
     write_file_atomically(path / kConfigFile, with_dtype(text, map, is_mxfp4));
   const auto write = [&](const model::StateReader& read) {
@@ -289,9 +319,8 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
                                                     io::threads_for_files()));
     prove_values(read, path, manifest);
   };
-  write(values_of(source, result, without_noise(options.upcycle)));
-  if (options.compares_logits)
-    prove_logits(source_path, source.config(), path, changes_dtype, manifest);
+  write(values_of(source, result, without_noise(options.upcycle), adapter.get()));
+  if (options.compares_logits) prove_logits(source_path, source.config(), path, rounds, manifest);
   if (options.upcycle && options.upcycle->noise > 0)
     write(values_of(source, result, options.upcycle));
   write_manifest(path, manifest);
@@ -305,6 +334,7 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
                    "[convert] --experts: a GGUF file has one tensor for all experts of a layer");
   ANABATIC_REQUIRE(!options.upcycle,
                    "[convert] --upcycle: writes a directory, which can be converted then");
+  ANABATIC_CHECK(options.adapter.empty(), "[convert] an adapter is merged into a directory");
   const StoredModel source(source_path, options.keeps_mtp);
   const model::GgufTarget target =
       model::gguf_target(source.config(), source.map(), options.block_type);
@@ -360,7 +390,8 @@ std::vector<std::string> check_manifest(const fs::path& path, const std::optiona
     now.insert(now.end(), unused.begin(), unused.end());
     for (const std::string& line : differences(tensors_of_source(manifest), now))
       problems.push_back(fmt::format("{}: {}", source->string(), line));
-    add(found.differing_values(values_of(from, found.config(), manifest.upcycle)));
+    const auto adapter = load_adapter(manifest.adapter, from.config());
+    add(found.differing_values(values_of(from, found.config(), manifest.upcycle, adapter.get())));
   }
   if (reference) add(check_reference(path, found.config(), *reference));
   return problems;

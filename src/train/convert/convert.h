@@ -27,6 +27,7 @@ struct ConvertOptions {
   bool keeps_mtp = true;                    // layers of multi-token prediction
   bool compares_logits = true;              // loads both models whole
   std::optional<UpcycleOptions> upcycle{};  // the result is a mixture of experts
+  std::string adapter{};                    // a directory of PEFT's to merge; empty: none
 };
 
 // `source` is a directory or a GGUF file. `destination` must not exist or be empty. It appears

@@ -28,9 +28,10 @@ std::vector<std::int32_t> probe_tokens(const model::ModelConfig& config) {
 }
 
 std::vector<float> logits_of(const std::filesystem::path& model,
-                             std::span<const std::int32_t> tokens) {
+                             std::span<const std::int32_t> tokens, const std::string& adapter) {
   const LogScope quiet({});
   ModelSession session(load_run_config("", {{"model.path", {model.string()}},
+                                            {"model.adapter", {adapter}},
                                             {"train.precision", {"fp32"}},
                                             {"model.keep_mtp", {"false"}}}),
                        false);

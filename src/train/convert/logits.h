@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/model.h"
@@ -15,9 +16,10 @@ std::vector<std::int32_t> probe_tokens(std::int64_t vocab_size, std::int64_t cou
 // Those for a model, fewer where it has learned fewer positions.
 std::vector<std::int32_t> probe_tokens(const model::ModelConfig& config);
 
-// Logits [tokens, vocabulary] of one sequence, in fp32. The model is loaded whole.
+// Logits [tokens, vocabulary] of one sequence, in fp32. The model is loaded whole. `adapter` is
+// that of model.adapter.
 std::vector<float> logits_of(const std::filesystem::path& model,
-                             std::span<const std::int32_t> tokens);
+                             std::span<const std::int32_t> tokens, const std::string& adapter = "");
 
 struct LogitsComparison {
   std::int64_t tokens = 0;

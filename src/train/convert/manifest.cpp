@@ -258,6 +258,7 @@ void write_manifest_file(const fs::path& file, const Manifest& manifest) {
                       {"largest_difference", logits->largest_difference},
                       {"same_next_token", logits->agreeing}};
   if (manifest.upcycle) json["upcycle"] = to_text(*manifest.upcycle);
+  if (!manifest.adapter.empty()) json["adapter"] = manifest.adapter;
   std::string text = dump_json(json, 1);
   text.resize(text.size() - std::string_view("\n}").size());
   append_member(text, "read", manifest.read);
@@ -288,6 +289,7 @@ Manifest read_manifest(const fs::path& model) {
   if (const auto dropped = top.find("dropped")) manifest.dropped = parse_tensors(*dropped);
   if (const auto upcycle = top.find("upcycle"))
     manifest.upcycle = parse_upcycle(upcycle->as_string());
+  if (const auto adapter = top.find("adapter")) manifest.adapter = adapter->as_string();
   if (const auto logits = top.find("logits")) {
     const auto difference = logits->find("largest_difference");  // null: not finite
     manifest.logits = {.tokens = logits->at("tokens").as_integer(0),

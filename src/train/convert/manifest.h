@@ -56,6 +56,7 @@ struct Manifest {
   std::vector<ManifestTensor> dropped{};          // of the source: left out, as was asked
   std::optional<LogitsComparison> logits{};       // of source and result
   std::optional<UpcycleOptions> upcycle{};        // noise was added after the comparison of logits
+  std::string adapter{};                          // that was merged, as it was given; "": none
   // Not stored: tensors of a GGUF file that are F16, for no block of the wanted type divides their
   // rows.
   std::vector<std::string> in_f16{};

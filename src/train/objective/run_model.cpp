@@ -9,6 +9,7 @@
 #include "model/mtp.h"
 #include "plugin/replace_ops.h"
 #include "train/checkpoint/checkpoint_progress.h"
+#include "train/lora/run_adapter.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
@@ -20,6 +21,8 @@ constexpr double kRouterBiasRate = 1e-3;  // DeepSeek-V3's
 bool is_random(const RunConfig& run) { return run.model.init == "random"; }
 
 bool has_mtp(const RunConfig& run, const model::ModelConfig& config) {
+  // An adapter is of the model's own layers.
+  if (trains_adapter(run) || !run.model.adapter.empty()) return false;
   if (!run.model.keep_mtp || config.mtp_layers.empty()) return false;
   if (is_random(run)) return run.train.mtp_loss_coef > 0;
   return !io::is_gguf(run.model.path) && model::holds_mtp(config, model_directory(run.model.path));
@@ -28,6 +31,7 @@ bool has_mtp(const RunConfig& run, const model::ModelConfig& config) {
 }  // namespace
 
 model::ModelConfig load_run_model(const RunConfig& run) {
+  require_no_adapter(run.model.path);
   model::ModelConfig config = model::load_config(run.model.path);
   const double coef = run.train.mtp_loss_coef;
   if (has_mtp(run, config)) {
@@ -39,6 +43,7 @@ model::ModelConfig load_run_model(const RunConfig& run) {
         is_random(run) ? "num_nextn_predict_layers of config.json" : "the files of model.path",
         coef));
   }
+  config.adapter = adapter_of(run, config);
   return config;
 }
 
@@ -46,6 +51,7 @@ ir::Graph forward_graph(const RunConfig& run, const model::ModelConfig& config,
                         const model::BuildOptions& options) {
   ir::Graph graph = model::build_graph(config, options);
   plugin::replace_ops(graph, run.model.replace, plugin::plugin_set(run.model.plugins));
+  if (config.adapter) model::add_adapter(graph, *config.adapter);
   return graph;
 }
 

@@ -117,7 +117,7 @@ class FiniteDifferences : public ::testing::TestWithParam<const char*> {
   ir::Graph forward_;
 };
 
-TEST_P(FiniteDifferences, EqualTheGradientOfEveryParameter) {
+TEST_P(FiniteDifferences, EqualTheGradientOfEveryTrainedParameter) {
   ir::Graph graph = forward_;
   const PassContext context{.options = {.with_update = false}, .find_op = ops::find_op};
   ASSERT_TRUE(kDifferentiate.run(graph, context));
@@ -129,6 +129,10 @@ TEST_P(FiniteDifferences, EqualTheGradientOfEveryParameter) {
   for (const ir::State& state : forward_.states) {
     const auto gradient =
         graph.find_output(spec::state_name(ir::StateRole::kGradient, text(state.name)));
+    if (!state.is_trainable) {
+      EXPECT_FALSE(gradient.has_value()) << text(state.name);
+      continue;
+    }
     ASSERT_TRUE(gradient.has_value()) << text(state.name);
     const Values want = differences(inputs, state.before);
     double magnitude = std::abs(objective(inputs));
@@ -239,10 +243,27 @@ TEST(Seeds, WhatIsNotAskedForCostsNothing) {
   EXPECT_EQ(graph.nodes.back().op->name, "unpermute_gradient");
 }
 
+// The backward of an adapter has no product for the gradient of a frozen weight, and none for the
+// gradient of what lies below the lowest adapter.
+TEST(FrozenWeights, HaveNoProductsOfGradients) {
+  ir::Graph graph = ir::parse(read_file(std::string(ANABATIC_SOURCE_DIR) +
+                                        "/tests/passes/differentiate/models/low_rank.ir"),
+                              ops::find_op);
+  const PassContext context{.options = {.with_update = false}, .find_op = ops::find_op};
+  ASSERT_TRUE(kDifferentiate.run(graph, context));
+  std::map<std::string, int> counts;
+  for (const ir::Node& node : graph.nodes) ++counts[std::string(node.op->name)];
+  EXPECT_EQ(counts["linear_weight_gradient"], 2);          // A and B of q
+  EXPECT_EQ(counts["grouped_linear_weight_gradient"], 5);  // two A and three B of experts
+  EXPECT_EQ(counts["linear_input_gradient"], 3);           // head, router, B of q
+  EXPECT_EQ(counts["grouped_linear_input_gradient"], 8);
+  EXPECT_EQ(counts["embedding_weight_gradient"], 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences,
                          ::testing::Values("attention_block", "attention_sinks", "dense_mlp",
-                                           "expert_biases", "moe_documents", "moe_layers",
-                                           "tied_embeddings"),
+                                           "expert_biases", "low_rank", "moe_documents",
+                                           "moe_layers", "tied_embeddings"),
                          [](const auto& one) { return std::string(one.param); });
 
 }  // namespace

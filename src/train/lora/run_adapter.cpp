@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/lora/run_adapter.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "io/data/fingerprint.h"
+#include "train/ranks/run_mesh.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kRank = 16;
+
+// What keys say of rank and scale has to be what the files say.
+void require_equal_settings(const RunConfig& run, const model::PeftConfig& peft) {
+  const RunConfig::Lora& lora = run.lora;
+  const auto require = [&](bool holds, const char* key, const auto& found, const auto& got) {
+    ANABATIC_REQUIRE(holds, "[lora] {}: expected {}, as {} says, got {}", key, found, lora.from,
+                     got);
+  };
+  require(lora.rank == RunConfig::Lora::kUsualRank || lora.rank == peft.rank, "lora.rank",
+          peft.rank, lora.rank);
+  require(lora.alpha == RunConfig::Lora::kUsualAlpha || lora.alpha == peft.alpha, "lora.alpha",
+          peft.alpha, lora.alpha);
+  require(!lora.rslora || peft.divides_by_root, "lora.rslora", peft.divides_by_root, lora.rslora);
+  if (peft.dropout != 0)
+    throw Unsupported(fmt::format(
+        "[lora] lora.from: {} was trained with lora_dropout {}; training goes without dropout: set "
+        "it to 0 in its {}",
+        lora.from, peft.dropout, model::kAdapterConfig));
+}
+
+void warn_of_gaps(const model::PeftFiles& files, const std::string& directory) {
+  const std::vector<std::string>& names = files.left_out();
+  if (names.empty()) return;
+  log_warning(
+      "[lora] {}: its target_modules name {} module{} of this model that {} no adapter in the "
+      "file, such as {}; PEFT drops these silently",
+      directory, names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "has" : "have",
+      names.front());
+}
+
+}  // namespace
+
+const std::string& adapter_directory(const RunConfig& run) {
+  return run.lora.from.empty() ? run.model.adapter : run.lora.from;
+}
+
+model::PeftFiles adapter_files(const RunConfig& run, const model::ModelConfig& config) {
+  const bool is_apart = !run.lora.from.empty() && !run.lora.share_gate_up;
+  return model::PeftFiles(config, adapter_directory(run),
+                          is_apart ? model::GateUp::kApart : model::GateUp::kTogether);
+}
+
+std::shared_ptr<const model::Adapter> adapter_of(const RunConfig& run,
+                                                 const model::ModelConfig& config) {
+  if (trains_adapter(run) && num_ranks(run) > 1)
+    throw Unsupported("[lora] expected one rank, got several: ranks do not share adapters yet");
+  if (const std::string& directory = adapter_directory(run); !directory.empty()) {
+    const model::PeftFiles files = adapter_files(run, config);
+    if (!run.lora.from.empty()) require_equal_settings(run, files.peft());
+    warn_of_gaps(files, directory);
+    return std::make_shared<model::Adapter>(files.adapter());
+  }
+  if (run.lora.targets.empty()) return nullptr;
+  const RunConfig::Lora& lora = run.lora;
+  const std::int64_t rank = lora.rank == RunConfig::Lora::kUsualRank ? kRank : lora.rank;
+  const bool is_usual = lora.alpha == RunConfig::Lora::kUsualAlpha;
+  return std::make_shared<model::Adapter>(
+      model::choose_adapter(config, {.targets = lora.targets,
+                                     .rank = rank,
+                                     .alpha = is_usual ? 2 * static_cast<double>(rank) : lora.alpha,
+                                     .divides_by_root = lora.rslora,
+                                     .shares_gate_up = lora.share_gate_up}));
+}
+
+void require_no_adapter(const std::string& model_path) {
+  std::error_code ignored;
+  const fs::path path = model_path;
+  ANABATIC_REQUIRE(!fs::exists(path / model::kAdapterConfig, ignored) ||
+                       fs::exists(path / "config.json", ignored),
+                   "[model] model.path: expected a model, got an adapter, {}; it is for "
+                   "model.adapter or lora.from, and model.path is the model below it",
+                   model_path);
+}
+
+std::string base_identity(const RunConfig& run, const model::ImportRecord& record) {
+  if (run.model.init == "random") return fmt::format("random, seed {}", run.train.seed);
+  std::vector<std::string> tensors;
+  for (const model::ImportedTensor& imported : record.used)
+    tensors.push_back(fmt::format("{} {:016x}", imported.tensor.name, imported.checksum));
+  std::ranges::sort(tensors);
+  const std::string text = fmt::format("{}", fmt::join(tensors, "\n"));
+  return io::content_hash(std::string_view(text));
+}
+
+}  // namespace anabatic::train
