@@ -73,8 +73,9 @@ class TaskRunner {
     }
     if (num_cut_ > 0)
       log_warning(
-          "[evaluate] {}: {} contexts are longer than the {} tokens that the model takes; their "
-          "beginnings are left out",
+          "[evaluate] {}: {} contexts leave no room for what follows in the {} tokens that the "
+          "model "
+          "takes; their beginnings are left out",
           task.path.string(), num_cut_, longest_);
     return result;
   }
@@ -101,8 +102,7 @@ class TaskRunner {
     return *special_.eos;
   }
 
-  // Adds the windows of a sequence whose last `count` tokens are scored. What does not fit before
-  // them is left out.
+  // The last `count` tokens of a sequence as labels, and the token before each.
   static Branch branch_of(std::span<const std::int32_t> sequence, std::size_t count) {
     const std::span<const std::int32_t> labels = sequence.last(count),
                                         tokens = sequence.first(sequence.size() - 1).last(count);
