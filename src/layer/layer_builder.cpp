@@ -176,9 +176,12 @@ DType LayerBuilder::real(DType dtype) const {
 
 ir::ValueId LayerBuilder::cast(ir::ValueId value, DType dtype) {
   if (builder_.type(value).dtype == dtype) return value;
-  return builder_.add1(
-      "cast", {value},
-      {{"dtype", std::string(to_string(dtype))}, {"rounding", std::string("even")}});
+  const auto [found, is_new] = casts_.try_emplace({value, dtype}, ir::kNoValue);
+  if (is_new)
+    found->second = builder_.add1(
+        "cast", {value},
+        {{"dtype", std::string(to_string(dtype))}, {"rounding", std::string("even")}});
+  return found->second;
 }
 
 ir::ValueId LayerBuilder::input(std::string_view operand) {
@@ -209,6 +212,8 @@ ir::ValueId LayerBuilder::add_weight(std::string_view operand, std::string_view 
   } else {
     const std::string& whole = signature_.inputs[part.input].name;
     part.state = intern(name == operand ? whole : fmt::format("{}.{}", whole, name));
+    if (builder_.graph().find_state(part.state) != nullptr)
+      fail(fmt::format("expected {} to be the weight of one layer of the region, got two", whole));
   }
   part.rows = type.ndim() > 1 ? type.dim(-2) : 1;
   part.of_rows = type.ndim() > 1 ? dim(operand, -2) : 1;

@@ -4,10 +4,12 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "anabatic/layers.h"
@@ -168,7 +170,9 @@ class LayerBuilder {
   ir::GraphBuilder builder_;
   DType products_;  // of the operands of products: by the attribute `products`, else that of x
   std::vector<std::string> gradients_;  // the signature's, and what is made with them
-  std::vector<ir::ValueId> inputs_;     // by index into the signature's; kNoValue: not read yet
+  // One for all readers, so that their gradients are summed before it.
+  std::map<std::pair<ir::ValueId, DType>, ir::ValueId> casts_;
+  std::vector<ir::ValueId> inputs_;  // by index into the signature's; kNoValue: not read yet
 };
 
 }  // namespace anabatic::layer

@@ -300,7 +300,7 @@ TEST(LayerCall, TakesFusionsOfStacksByColumns) {
 
 TEST(LayerCall, TakesFusionsAcrossTheLayersOfARegion) {
   LayerEngine engine;
-  const std::string text = engine.layer(layer_case("decoder_bf16_products").signature).text();
+  const std::string text = engine.layer(layer_case("decoder_bf16").signature).text();
   for (const char* wanted :
        {"linear_many forward", "linear_many_input_gradient", "rope_pair", "add_rms_norm",
         "linear_activation_with_products", "with_activation=true"})
@@ -465,6 +465,38 @@ TEST(LayerCall, ExpertsWithoutRowsHaveZeroGradients) {
 auto refuses(const LayerSignature& signature, const std::string& message) {
   LayerEngine engine;
   EXPECT_THAT([&] { engine.layer(signature); }, ThrowsMessage<InvalidArgument>(HasSubstr(message)));
+}
+
+TEST(LayerEngine, NamesWhatDoesNotFitInARegion) {
+  const LayerSignature good = layer_case("region_of_experts_f32").signature;
+  const auto refuses_nodes = [&](const std::string& nodes, const std::string& message) {
+    LayerSignature bad = good;
+    bad.attributes["nodes"] = nodes;
+    bad.attributes["outputs"] = R"(["%0"])";
+    refuses(bad, message);
+  };
+  refuses_nodes("[", "expected attribute 'nodes' to be a list in JSON, got '['");
+  refuses_nodes(R"([{"layer": "casts", "operands": [["x", "x"]]}])",
+                "unknown layer 'casts'; did you mean 'cast'?");
+  refuses_nodes(R"([{"layer": "cast", "operands": [["x", "%0"]]}])",
+                "nodes[0].operands[0][1]: expected an operand, or the result of an earlier node");
+  refuses_nodes(R"([{"layer": "cast", "operands": [["x"]]}])",
+                "expected a name and what it stands for");
+  refuses_nodes(R"([{"layer": "cast", "operands": [["x", "x"]], "result": "fp16"}])",
+                "nodes[0].result: expected bf16 or fp32");
+  refuses_nodes(R"([{"layer": "rms_norm", "operands": [["x", "x"], ["weight", "down"]]}])",
+                "expected weight of 1 dimensions");
+  const std::string cast = R"({"layer": "cast", "operands": [["x", "x"]]})";
+  refuses_nodes(
+      "[" + cast + R"(, {"layer": "linear", "operands": [["x", "x"], ["weight", "%0"]]}])",
+      "[linear] expected weight to be an operand of the region, got a value in it");
+  LayerSignature bad = good;
+  bad.attributes["outputs"] = R"(["%2", "%2"])";
+  refuses(bad, "outputs[1]: expected the result of a node that is no output yet");
+  bad = layer_case("decoder_f32").signature;
+  std::string& nodes = bad.attributes["nodes"];
+  nodes.replace(nodes.find(R"("k"])"), 3, R"("q")");
+  refuses(bad, "expected q to be the weight of one layer of the region, got two");
 }
 
 TEST(LayerEngine, NamesWhatDoesNotFit) {

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -46,9 +47,11 @@ class RegionBuilder {
     const Json nodes = parse_list(b_, "nodes"), outputs = parse_list(b_, "outputs");
     for (const JsonNode& node : JsonNode(nodes, "[region]", "nodes").items()) add(node);
     int number = 0;
+    std::set<std::string> seen;
     for (const JsonNode& output : JsonNode(outputs, "[region]", "outputs").items()) {
       const PartResult* result = result_of(output);
-      if (result == nullptr) output.refuse("the result of a node");
+      if (result == nullptr || !seen.insert(output.as_string()).second)
+        output.refuse("the result of a node that is no output yet");
       b_.output(result->value, fmt::format("y{}", number++), result->dtype);
     }
   }
@@ -56,8 +59,10 @@ class RegionBuilder {
  private:
   void add(const JsonNode& node) {
     LayerPart part{.signature = {.layer = node.at("layer").as_string()}};
-    for (const JsonNode& pair : node.at("operands").items())
+    for (const JsonNode& pair : node.at("operands").items()) {
+      if (pair.items().size() != 2) pair.refuse("a name and what it stands for");
       add_operand(part, pair.item(0).as_string(), pair.item(1));
+    }
     if (const auto attributes = node.find("attributes"))
       for (const auto& [key, value] : attributes->members())
         part.signature.attributes[key] = value.as_string();

@@ -117,7 +117,7 @@ class _Detour:
     def _one(self, layer: Layer, of: dict[str, Any], mask: Tensor) -> Tensor:
         to = _DTYPES[self.structure.products]
         if layer.layer == "add":
-            return of["a"] + of["b"]
+            return of["a"] + of["b"]  # type: ignore[no-any-return]
         if layer.layer == "cast":
             return of["x"]  # type: ignore[no-any-return]
         if layer.layer == "rms_norm":
@@ -135,7 +135,7 @@ class _Detour:
             return ops.gated_mlp(of["x"].to(to), of["gate"], of["up"], of["down"])
         if layer.layer == "moe_experts":
             return ops.moe_experts(of["x"].to(to), of["gate_up"], of["down"], of["index"], of["weights"])
-        return _attention(layer, *(of[name].to(to) for name in "qkv"), mask)
+        return _attention(layer, of["q"].to(to), of["k"].to(to), of["v"].to(to), mask)
 
 
 def _attention(layer: Layer, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

@@ -89,6 +89,7 @@ class _Group:
         self.rows = ""  # their number, as written
         self.products: torch.dtype | None = None
         self.weights: set[Any] = set()
+        self.others: set[Any] = set()  # what is read, and is no weight
         self.ranges: Any = None  # what tells the keys of attention
 
     def take(self, node: Node, kind: str) -> str:
@@ -103,14 +104,16 @@ class _Group:
         form, weights, rows = found
         if self.rows and rows != self.rows:
             return f"it has {rows} rows, the region {self.rows}"
-        if any(weight in self.weights or weight in self.forms for weight in weights) or len(set(weights)) != len(weights):
-            return "its weight is read twice, or made in the region"
+        others = {source for source in node.all_input_nodes if source not in weights}
+        if len(set(weights)) != len(weights) or others & self.weights or set(weights) & (self.weights | self.others | self.forms.keys()):
+            return "its weight has another reader in the region"
         if kind in _PRODUCTS:
             if self.products not in (None, dtype(node)):
                 return f"its products are {dtype(node)}, those of the region {self.products}"
             self.products = dtype(node)
         self.rows = rows
         self.weights.update(weights)
+        self.others |= others
         self.members.append(node)
         self.forms[node] = form
         return ""
@@ -209,7 +212,7 @@ class _Group:
             return "expected rows"
         name = name_of(node)
         if name == "transpose":
-            if form.kind == "rows" or sorted(node.args[1:]) != [1, 2]:
+            if form.kind == "rows" or node.args[1:] not in ((1, 2), (2, 1)):
                 return "it turns no heads"
             form = dataclasses.replace(form, kind="turned" if form.kind == "heads" else "heads")
             return form, [], self._rows_of(node, form)
@@ -247,11 +250,21 @@ class _Raiser:
         self.like = self._find_like()
 
     def _find_like(self) -> Any:
-        for node in self.group.members:
-            for source in node.all_input_nodes:
-                if source not in self.members and len(shape(source)) == 3 and _rows(shape(source)[:2]) == self.group.rows and dtype(source) in _NAMES:
-                    return source
+        """A tensor from outside, [B, S, ...], whose rows are sequences as those of the region are; None where nothing tells."""
+        wanted = [sizes for node in self.group.members if (sizes := self._sequences(node)) is not None]
+        sources = [source for node in self.group.members for source in node.all_input_nodes if source not in self.members]
+        for source in sources:
+            sizes = shape(source)
+            if len(sizes) == 3 and dtype(source) in _NAMES and all(same(a, b) for each in wanted for a, b in zip(each, sizes[:2])):
+                return source if wanted else None
         return None
+
+    def _sequences(self, node: Node) -> tuple[Any, Any] | None:
+        """The number of sequences and their length as a member shows them."""
+        sizes, kind = shape(node), self.group.forms[node].kind
+        if kind == "rows":
+            return (sizes[0], sizes[1]) if len(sizes) == 3 else None
+        return sizes[0], sizes[1 if kind == "heads" else 2]
 
     def run(self) -> Joined | str:
         exported = [node for node in self.group.members if any(reader not in self.members for reader in node.users)]
@@ -272,12 +285,9 @@ class _Raiser:
         return Joined(self.group.layer, {kind: count for kind, count in kinds.items() if kind not in ("view", "cast")}, name)
 
     def _export_form(self, node: Node) -> str:
-        form = self.group.forms[node]
-        if form.kind == "rows" and len(shape(node)) == 2:
+        if self._sequences(node) is None:
             return "flat"
-        fits = self.like is not None and all(
-            same(a, b) for a, b in zip((shape(node)[0], shape(node)[1 if form.kind != "turned" else 2]), shape(self.like)[:2]))
-        return form.kind if fits else ""
+        return "" if self.like is None else self.group.forms[node].kind
 
     def _choose_dtypes(self) -> None:
         """Of each layer's result: float32 where torch rounds to bfloat16 and every reader makes float32 of it, and bfloat16 where
@@ -442,8 +452,8 @@ class _Raiser:
             made = self.graph.call_function(_region_op.region, (number, self.like, tuple(self.arguments)))
             made.meta["nn_module_stack"] = last.meta.get("nn_module_stack")
             parts = []
-            for place, node in enumerate(exported):
-                part = self.graph.call_function(operator.getitem, (made, place))
+            for position, node in enumerate(exported):
+                part = self.graph.call_function(operator.getitem, (made, position))
                 part.meta.update(node.meta)
                 parts.append(part)
         # What reads a result comes after it.
@@ -471,32 +481,30 @@ def _trim(group: _Group) -> None:
 
 def _groups(graph: Graph, changes: set[Node]) -> tuple[list[_Group], dict[Node, str]]:
     """The groups, and why operators are in none."""
-    closed: list[_Group] = []
-    current: dict[str, _Group] = {}
+    groups: list[_Group] = []
+    current: _Group | None = None  # one at a time, so that two never wait for each other
     reasons: dict[Node, str] = {}
     for node in nodes(graph):
         if node in changes:
-            closed += current.values()
-            current.clear()
+            current = None
             continue
-        kind, layer = _kind(node), ""
+        kind = _kind(node)
         if kind:
             layer = _layer_of(node)
-            group = current.get(layer)
-            reason = group.take(node, kind) if group is not None else "no region"
+            is_open = current is not None and current.layer == layer
+            reason = current.take(node, kind) if current is not None and is_open else "no region is open"
             if reason and kind not in ("view", "cast", "add"):
                 fresh = _Group(layer)
                 again = fresh.take(node, kind)
                 if again:
                     reasons[node] = again
                 else:
-                    if group is not None:
-                        closed.append(group)
-                    current[layer] = fresh
-        for group in current.values():
-            if node not in group.forms and any(source in group.forms or source in group.after for source in node.all_input_nodes):
-                group.after.add(node)
-    return [*closed, *current.values()], reasons
+                    current = fresh
+                    groups.append(fresh)
+        if current is not None and node not in current.forms:
+            if any(source in current.forms or source in current.after for source in node.all_input_nodes):
+                current.after.add(node)
+    return groups, reasons
 
 
 def join(graph: Graph, places: Places) -> tuple[list[Joined], list[Apart]]:

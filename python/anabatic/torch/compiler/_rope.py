@@ -8,7 +8,7 @@ import torch
 from torch.fx import Graph, Node
 
 from . import _functions
-from ._graph import Match, argument, dtype, is_cast, name_of, same, shape
+from ._graph import Match, argument, dtype, is_cast, name_of, same, shape, tensor
 
 _FLOATS = (torch.float32, torch.bfloat16)
 
@@ -54,4 +54,5 @@ def _table(node: Any, function: str) -> Node | None:
     angles = of.args[0]
     if name_of(angles) != "cat" or argument(angles, 1, "dim") != -1 or len(angles.args[0]) != 2 or angles.args[0][0] is not angles.args[0][1]:
         return None
-    return table if isinstance(table, Node) and not table.meta.get("example_value").requires_grad else None
+    value = tensor(table)
+    return table if value is not None and not value.requires_grad else None
