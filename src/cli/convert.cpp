@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/check_template.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "train/checkpoint/checkpoint_search.h"
@@ -100,7 +101,11 @@ int run_convert(const Invocation& invocation) {
 
 int run_check(const Invocation& invocation) {
   const std::string& what = invocation.positionals.at(0);
-  ANABATIC_REQUIRE(what == "manifest", "[check] expected manifest, got '{}'", what);
+  if (what == "template")
+    return check_template(invocation.positionals.at(1),
+                          invocation.has("--template") ? invocation.value("--template") : "",
+                          invocation.has("--python") ? invocation.value("--python") : "python3");
+  ANABATIC_REQUIRE(what == "manifest", "[check] expected manifest or template, got '{}'", what);
   const auto path_of = [&](const char* option) {
     return invocation.has(option) ? std::optional<std::filesystem::path>(invocation.value(option))
                                   : std::nullopt;
@@ -150,14 +155,22 @@ const Verb& convert_verb() {
 const Verb& check_verb() {
   static const Verb verb{
       "check",
-      "compare what convert or train wrote with its manifest: check manifest MODEL",
+      "compare a model with its manifest, or its chat template with jinja2: check manifest MODEL "
+      "or "
+      "check template MODEL",
       "WHAT MODEL",
       {{.name = "--against",
         .help = "the source: its tensors are compared too, and of a conversion every value",
         .value = "MODEL_DIR"},
        {.name = "--reference",
         .help = "safetensors file of input_ids i64[1,S] and logits f32[1,S,V] of another program",
-        .value = "FILE"}},
+        .value = "FILE"},
+       {.name = "--template",
+        .help = "the chat template, in place of the model's own",
+        .value = "FILE"},
+       {.name = "--python",
+        .help = "the Python whose transformers a template is compared with; default python3",
+        .value = "PROGRAM"}},
       false,
       run_check};
   return verb;
