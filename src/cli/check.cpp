@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proofs on what the user has: files against their manifest, packed documents against each other.
+// Proofs on what the user has: files against their manifest, a chat template against jinja2, packed
+// documents against each other.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -7,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/check_template.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "train/convert/convert.h"
@@ -17,8 +19,6 @@ namespace anabatic::cli {
 namespace {
 
 int check_manifest(const Invocation& invocation) {
-  ANABATIC_REQUIRE(invocation.overrides.empty(), "[check] manifest reads no key, got --{}",
-                   invocation.overrides.begin()->first);
   const auto path_of = [&](const char* option) {
     return invocation.has(option) ? std::optional<std::filesystem::path>(invocation.value(option))
                                   : std::nullopt;
@@ -36,14 +36,9 @@ int check_manifest(const Invocation& invocation) {
   return problems.empty() ? 0 : 1;
 }
 
-train::RunConfig run_config_of(const Invocation& invocation) {
-  for (const char* option : {"--against", "--reference"})
-    ANABATIC_REQUIRE(!invocation.has(option), "[check] {} is an option of manifest", option);
-  return train::load_run_config(invocation.positionals.at(1), invocation.overrides);
-}
-
 int check_leak(const Invocation& invocation) {
-  const train::LeakReport report = train::check_leak(run_config_of(invocation));
+  const train::LeakReport report =
+      train::check_leak(train::load_run_config(invocation.positionals.at(1), invocation.overrides));
   if (!report.leak.empty()) {
     print_output("leak: {}\n", report.leak);
     return 1;
@@ -55,18 +50,35 @@ int check_leak(const Invocation& invocation) {
   return 0;
 }
 
+int check_template_of(const Invocation& invocation) {
+  return check_template(invocation.positionals.at(1),
+                        invocation.has("--template") ? invocation.value("--template") : "",
+                        invocation.has("--python") ? invocation.value("--python") : "python3");
+}
+
 struct Subject {
-  std::string_view name;
+  std::string_view name, options;  // those of the verb that it takes, separated by a space
+  bool reads_keys;
   int (*run)(const Invocation&);
 };
-constexpr std::array kSubjects{Subject{"manifest", check_manifest}, Subject{"leak", check_leak}};
+constexpr std::array kSubjects{
+    Subject{"manifest", "--against --reference", false, check_manifest},
+    Subject{"leak", "", true, check_leak},
+    Subject{"template", "--template --python", false, check_template_of}};
 
 int run_check(const Invocation& invocation) {
   const std::string& what = invocation.positionals.at(0);
   std::string names;
   for (const Subject& subject : kSubjects) {
-    if (subject.name == what) return subject.run(invocation);
     names += fmt::format("{}{}", names.empty() ? "" : ", ", subject.name);
+    if (subject.name != what) continue;
+    for (const auto& [option, values] : invocation.options)
+      ANABATIC_REQUIRE(subject.options.find(option) != std::string_view::npos,
+                       "[check] {} takes no {}", what, option);
+    ANABATIC_REQUIRE(subject.reads_keys || invocation.overrides.empty(),
+                     "[check] {} reads no key, got --{}", what,
+                     invocation.overrides.begin()->first);
+    return subject.run(invocation);
   }
   throw InvalidArgument(fmt::format("[check] expected {}, got '{}'", names, what));
 }
@@ -77,7 +89,9 @@ const Verb& check_verb() {
   static const Verb verb{
       "check",
       "prove what a user relies on: check manifest MODEL (files are as convert or train wrote "
-      "them), check leak CONFIG.yaml (packed documents do not see each other)",
+      "them), check template MODEL (its chat template renders as in jinja2), check leak "
+      "CONFIG.yaml "
+      "(packed documents do not see each other)",
       "WHAT PATH",
       {{.name = "--against",
         .help = "of manifest: the source; its tensors are compared too, and of a conversion every "
@@ -86,7 +100,13 @@ const Verb& check_verb() {
        {.name = "--reference",
         .help = "of manifest: safetensors file of input_ids i64[1,S] and logits f32[1,S,V] of "
                 "another program",
-        .value = "FILE"}},
+        .value = "FILE"},
+       {.name = "--template",
+        .help = "of template: a chat template in place of the model's own",
+        .value = "FILE"},
+       {.name = "--python",
+        .help = "of template: the Python whose transformers it is compared with; default python3",
+        .value = "PROGRAM"}},
       true,
       run_check};
   return verb;

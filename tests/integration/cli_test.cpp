@@ -341,6 +341,20 @@ TEST(CliWithoutModel, DescribesTheMachineAndItself) {
   EXPECT_THAT(help.out, HasSubstr("--optimizer.min_learning_rate"));
 }
 
+TEST_F(Cli, ChecksAChatTemplate) {
+  const fs::path file = folder_.path() / "chat.jinja";
+  std::ofstream(file) << "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+  const std::vector<std::string> arguments{"check",       "template", model_,      "--template",
+                                           file.string(), "--python", "/no/python"};
+  const std::string said = succeed(arguments);
+  EXPECT_THAT(said, HasSubstr("/no/python has no transformers to compare with"));
+  EXPECT_THAT(said, HasSubstr("<user>Hi<assistant>Hello!"));
+  std::ofstream(file) << "{{ messages|nonsense }}";
+  EXPECT_THAT(run_binary(arguments).err, HasSubstr("unknown filter 'nonsense'"));
+  EXPECT_THAT(run_binary({"check", "template", model_}).err,
+              HasSubstr("expected a chat_template.jinja"));
+}
+
 // As every process that mpirun or srun starts.
 TEST(CliWithoutModel, TrainRefusesToBeOneOfMany) {
   for (const auto& [size, rank] : {std::pair{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},

@@ -119,7 +119,7 @@ AddedVocabulary::AddedVocabulary(
 }
 
 void AddedVocabulary::split(const ByteTrie& trie, std::string_view text, RegexScratch& scratch,
-                            std::vector<TextPart>& parts) const {
+                            std::vector<TextPart>& parts, const MayMatch& may_match) const {
   parts.clear();
   std::size_t done = 0;
   if (!trie.empty()) {
@@ -128,6 +128,10 @@ void AddedVocabulary::split(const ByteTrie& trie, std::string_view text, RegexSc
       const std::int32_t id = trie.find(text, at, match);
       if (id < 0) break;
       const AddedToken& token = entries_.at(id).token;
+      if (!may_match(match, token.special)) {
+        match.end = match.begin + 1;
+        continue;
+      }
       if (token.single_word && !is_single_word(text, match, scratch)) continue;
       std::size_t begin = match.begin, end = match.end, length = 0;
       if (token.lstrip) {
@@ -142,7 +146,7 @@ void AddedVocabulary::split(const ByteTrie& trie, std::string_view text, RegexSc
         while (end < text.size() && is_whitespace(decode_utf8(text, end, length))) end += length;
       }
       if (done < begin) parts.push_back({text.substr(done, begin - done)});
-      parts.push_back({{}, id});
+      parts.push_back({text.substr(begin, end - begin), id});
       done = end;
     }
   }

@@ -26,6 +26,9 @@ struct AddedToken {
   bool special = false;
 };
 
+// Whether a token may be matched at a place of the text.
+using MayMatch = std::function<bool(const Match& match, bool is_special)>;
+
 // A part of a text: an added token, or text between (id < 0).
 struct TextPart {
   std::string_view text;
@@ -60,12 +63,13 @@ class AddedVocabulary {
 
   // Cuts raw text at the tokens that are matched before normalisation, or normalised text at the
   // others. The parts cover `text`; `parts` is overwritten.
-  void split_raw(std::string_view text, RegexScratch& scratch, std::vector<TextPart>& parts) const {
-    split(raw_, text, scratch, parts);
+  void split_raw(std::string_view text, RegexScratch& scratch, std::vector<TextPart>& parts,
+                 const MayMatch& may_match) const {
+    split(raw_, text, scratch, parts, may_match);
   }
-  void split_normalized(std::string_view text, RegexScratch& scratch,
-                        std::vector<TextPart>& parts) const {
-    split(normalized_, text, scratch, parts);
+  void split_normalized(std::string_view text, RegexScratch& scratch, std::vector<TextPart>& parts,
+                        const MayMatch& may_match) const {
+    split(normalized_, text, scratch, parts, may_match);
   }
 
   std::optional<std::int32_t> id_of(std::string_view content) const;
@@ -80,7 +84,7 @@ class AddedVocabulary {
     std::string decoded;
   };
   void split(const ByteTrie& trie, std::string_view text, RegexScratch& scratch,
-             std::vector<TextPart>& parts) const;
+             std::vector<TextPart>& parts, const MayMatch& may_match) const;
   bool is_single_word(std::string_view text, const Match& match, RegexScratch& scratch) const;
   bool is_word_at(std::string_view text, std::size_t at, RegexScratch& scratch) const;
 

@@ -2,12 +2,14 @@
 #include "io/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <mutex>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/align_text.h"
 #include "io/gguf.h"
 #include "io/tokenizer/added_vocabulary.h"
 #include "io/tokenizer/decoder.h"
@@ -17,6 +19,7 @@
 #include "io/tokenizer/post_processor.h"
 #include "io/tokenizer/pre_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
+#include "io/tokenizer/unicode.h"
 
 namespace anabatic::io {
 
@@ -29,6 +32,7 @@ using tokenizer::load_decoders;
 using tokenizer::load_model;
 using tokenizer::load_normalizers;
 using tokenizer::load_post_processor;
+using tokenizer::Match;
 using tokenizer::Model;
 using tokenizer::NextStage;
 using tokenizer::Normalizers;
@@ -49,6 +53,28 @@ struct EncodeScratch {
   std::vector<TextPart> raw_parts;
   std::vector<TextPart> parts;
   std::string normalized;
+  std::string covered;
+  std::vector<std::uint32_t> places;
+};
+
+// The tokens that a text becomes, where they begin if that is asked for, and what may be matched.
+struct Encoding {
+  std::vector<std::int32_t>& ids;
+  std::vector<std::uint32_t>* begins = nullptr;
+  std::span<const AddedTokenRange> ranges{};
+
+  bool allows(std::size_t begin, std::size_t end, bool is_special) const {
+    if (ranges.empty()) return true;
+    auto range = std::upper_bound(
+        ranges.begin(), ranges.end(), begin,
+        [](std::size_t at, const AddedTokenRange& other) { return at < other.end; });
+    for (; range != ranges.end(); ++range) {
+      if (range->match == AddedTokenMatch::kNone) return false;
+      if (range->match == AddedTokenMatch::kNotSpecial && is_special) return false;
+      if (range->end >= end) return true;
+    }
+    return false;
+  }
 };
 
 Normalizers normalizers_of(const JsonNode& root) {
@@ -71,6 +97,10 @@ struct Tokenizer::Impl {
   // encodes document after document keeps finding warm caches.
   mutable std::mutex mutex;
   mutable std::vector<std::unique_ptr<EncodeScratch>> idle;
+
+  // By id; made when it is first asked for.
+  mutable std::once_flag covered_once;
+  mutable std::vector<std::string> covered_texts;
 
   explicit Impl(const JsonNode& root)
       : normalizers(normalizers_of(root)),
@@ -114,16 +144,23 @@ struct Tokenizer::Impl {
 
   // `start` is that of `text`: kInput or kContinuation.
   void encode_text(std::string_view text, Start start, EncodeScratch& scratch,
-                   std::vector<std::int32_t>& ids) const {
+                   const Encoding& encoding) const {
+    std::vector<std::int32_t>& ids = encoding.ids;
     const NextStage::TakeWord take_word = [&](std::string_view word) {
       model->encode(word, scratch.words, ids);
     };
-    added.split_raw(text, scratch.cut.regex, scratch.raw_parts);
+    added.split_raw(text, scratch.cut.regex, scratch.raw_parts,
+                    [&](const Match& match, bool special) {
+                      return encoding.allows(match.begin, match.end, special);
+                    });
     for (const TextPart& raw : scratch.raw_parts) {
+      const auto raw_begin = static_cast<std::size_t>(raw.text.data() - text.data());
       if (raw.id >= 0) {
         ids.push_back(raw.id);
+        if (encoding.begins) encoding.begins->push_back(static_cast<std::uint32_t>(raw_begin));
         continue;
       }
+      const std::size_t first = ids.size();
       const bool is_first = raw.text.data() == text.data();
       const bool is_continuation = is_first && start == Start::kContinuation;
       bool keeps_start = true;
@@ -133,8 +170,17 @@ struct Tokenizer::Impl {
         for (const auto& normalizer : normalizers)
           keeps_start &= normalizer->apply(scratch.normalized, is_continuation, scratch.cut.regex);
         normalized = scratch.normalized;
+        if (!encoding.ranges.empty()) align_text(normalized, raw.text, scratch.places);
       }
-      added.split_normalized(normalized, scratch.cut.regex, scratch.parts);
+      const auto raw_place = [&](std::size_t at) {
+        if (normalizers.empty()) return raw_begin + at;
+        return raw_begin + (at < normalized.size() ? scratch.places[at] : raw.text.size());
+      };
+      added.split_normalized(
+          normalized, scratch.cut.regex, scratch.parts, [&](const Match& match, bool special) {
+            return encoding.ranges.empty() ||
+                   encoding.allows(raw_place(match.begin), raw_place(match.end), special);
+          });
       for (const TextPart& part : scratch.parts) {
         if (part.id >= 0) {
           ids.push_back(part.id);
@@ -143,17 +189,63 @@ struct Tokenizer::Impl {
         const bool starts = is_first && keeps_start && part.text.data() == normalized.data();
         pre_tokenizers.cut({part.text, starts ? start : Start::kInside}, scratch.cut, take_word);
       }
+      if (encoding.begins) append_begins(raw.text, raw_begin, first, scratch, encoding);
     }
   }
 
-  void encode_checked(std::string_view text, Start start, std::vector<std::int32_t>& ids) const {
+  // Where the ids from `first` on begin, which `text` became.
+  void append_begins(std::string_view text, std::size_t offset, std::size_t first,
+                     EncodeScratch& scratch, const Encoding& encoding) const {
+    const std::span<const std::int32_t> ids = std::span(encoding.ids).subspan(first);
+    scratch.covered.clear();
+    for (const std::int32_t id : ids) scratch.covered += covered_text(id);
+    align_text(scratch.covered, text, scratch.places);
+    std::size_t at = 0;
+    for (const std::int32_t id : ids) {
+      const std::size_t place = at < scratch.places.size() ? scratch.places[at] : text.size();
+      encoding.begins->push_back(static_cast<std::uint32_t>(offset + place));
+      at += covered_text(id).size();
+    }
+  }
+
+  // The bytes of text that a token stands for.
+  const std::string& covered_text(std::int32_t id) const {
+    std::call_once(covered_once, [this] {
+      covered_texts.resize(static_cast<std::size_t>(std::max(model->end_id(), added.end_id())));
+      for (std::size_t i = 0; i < covered_texts.size(); ++i)
+        covered_texts[i] = make_covered_text(static_cast<std::int32_t>(i));
+    });
+    return covered_texts[static_cast<std::size_t>(id)];
+  }
+  std::string make_covered_text(std::int32_t id) const {
+    if (const std::string* text = added.text_of(id)) return *text;
+    const std::string* token = model->token(id);
+    if (!token) return "";
+    unsigned byte = 0;
+    if (token->size() == 6 && std::sscanf(token->c_str(), "<0x%2X>", &byte) == 1)
+      return std::string(1, static_cast<char>(byte));
+    std::string covered;
+    for (std::size_t at = 0, length = 0; at < token->size(); at += length) {
+      const char32_t character = tokenizer::decode_utf8(*token, at, length);
+      const auto symbol = tokenizer::symbol_byte(character);
+      if (pre_tokenizers.gives_raw_bytes() && symbol)
+        covered += static_cast<char>(*symbol);
+      else if (character == U'\u2581')
+        covered += ' ';
+      else
+        covered.append(*token, at, length);
+    }
+    return covered;
+  }
+
+  void encode_checked(std::string_view text, Start start, const Encoding& encoding) const {
     if (const auto bad = find_invalid_utf8(text)) {
       throw InvalidArgument(fmt::format(
           "[tokenizer] expected UTF-8, got the byte 0x{:02X} at offset {} of a text of {} bytes",
           static_cast<unsigned char>(text[*bad]), *bad, text.size()));
     }
     std::unique_ptr<EncodeScratch> scratch = take_scratch();
-    encode_text(text, start, *scratch, ids);
+    encode_text(text, start, *scratch, encoding);
     give_back(std::move(scratch));
   }
 
@@ -197,12 +289,19 @@ void Tokenizer::encode_append(std::string_view text, bool add_special_tokens,
                               std::vector<std::int32_t>& ids) const {
   const PostProcessor& around = impl_->post_processor;
   if (add_special_tokens) ids.insert(ids.end(), around.before.begin(), around.before.end());
-  impl_->encode_checked(text, Start::kInput, ids);
+  impl_->encode_checked(text, Start::kInput, {ids});
   if (add_special_tokens) ids.insert(ids.end(), around.after.begin(), around.after.end());
 }
 
+EncodedText Tokenizer::encode_with_begins(std::string_view text,
+                                          std::span<const AddedTokenRange> ranges) const {
+  EncodedText encoded;
+  impl_->encode_checked(text, Start::kInput, {encoded.ids, &encoded.begins, ranges});
+  return encoded;
+}
+
 void Tokenizer::encode_continuation(std::string_view chunk, std::vector<std::int32_t>& ids) const {
-  impl_->encode_checked(chunk, Start::kContinuation, ids);
+  impl_->encode_checked(chunk, Start::kContinuation, {ids});
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {

@@ -17,6 +17,21 @@ namespace anabatic::io {
 // The byte offset of the first ill-formed sequence, or nothing when `text` is UTF-8.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
+// Which added tokens may be matched in a part of a text that ends at byte `end`. A match must lie
+// in parts that all allow it.
+enum class AddedTokenMatch : std::uint8_t { kNone, kNotSpecial, kAll };
+struct AddedTokenRange {
+  std::size_t end = 0;
+  AddedTokenMatch match = AddedTokenMatch::kAll;
+};
+
+struct EncodedText {
+  std::vector<std::int32_t> ids;
+  // The byte of the text where each token begins. A token that goes on in the middle of a character
+  // begins there; what a normalizer changed is placed by what stays around it.
+  std::vector<std::uint32_t> begins;
+};
+
 // Ids equal those of Hugging Face `tokenizers` on the same file. Const members may be called from
 // many threads at once. `truncation` and `padding` of the file are not applied.
 class Tokenizer {
@@ -38,6 +53,10 @@ class Tokenizer {
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) const;
   void encode_append(std::string_view text, bool add_special_tokens,
                      std::vector<std::int32_t>& ids) const;
+
+  // No special tokens around it. `ranges` cover the text in order; without any all are matched.
+  EncodedText encode_with_begins(std::string_view text,
+                                 std::span<const AddedTokenRange> ranges = {}) const;
 
   // For the later chunks of a text that was cut: no special tokens, and nothing is put in front of
   // the chunk (as Metaspace or a prepending normalizer do at the start of a text). Equal to the

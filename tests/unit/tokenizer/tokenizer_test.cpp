@@ -61,6 +61,35 @@ TEST(AddedTokens, AreMatchedBeforeOrAfterNormalisation) {
               ElementsAre(7, 7));
 }
 
+TEST(AddedTokens, AreMatchedOnlyWhereTheyMayBe) {
+  const Tokenizer tokenizer = with_added(added(7, "<x>", "special") + "," + added(8, "<t>"));
+  const std::string text = "a<x>b<t>";
+  using enum AddedTokenMatch;
+  const auto ids_of = [&](std::vector<AddedTokenRange> ranges) {
+    return tokenizer.encode_with_begins(text, ranges).ids;
+  };
+  EXPECT_THAT(ids_of({}), ElementsAre(0, 7, 1, 8));
+  EXPECT_THAT(ids_of({{8, kAll}}), ElementsAre(0, 7, 1, 8));
+  EXPECT_THAT(ids_of({{8, kNotSpecial}}), ElementsAre(3, 8));
+  EXPECT_THAT(ids_of({{8, kNone}}), ElementsAre(3));
+  EXPECT_THAT(ids_of({{2, kAll}, {6, kNotSpecial}, {8, kAll}}), ElementsAre(3, 8));
+  EXPECT_THAT(ids_of({{4, kAll}, {6, kNotSpecial}, {8, kNone}}), ElementsAre(0, 7, 1));
+}
+
+TEST(Tokenizer, TellsWhereTokensBegin) {
+  const auto begins_of = [](const Tokenizer& tokenizer, std::string_view text) {
+    return tokenizer.encode_with_begins(text).begins;
+  };
+  const std::string token = added(7, "<x>", "special");
+  EXPECT_THAT(begins_of(with_added(token), "ab<x>c"), ElementsAre(0, 2, 5));
+  // Characters without a token, which vanish.
+  EXPECT_THAT(begins_of(with_added(token), "cé!b<x>"), ElementsAre(0, 4, 5));
+  EXPECT_THAT(begins_of(with_added(token, R"({"type": "Lowercase"})"), "aBc AB<x>a"),
+              ElementsAre(0, 3, 4, 6, 9));
+  EXPECT_THAT(begins_of(with_added(token, R"({"type": "Prepend", "prepend": " "})"), "ab<x>b"),
+              ElementsAre(0, 0, 2, 5, 5));
+}
+
 TEST(PostProcessor, PutsSpecialTokensAroundTheText) {
   const std::string single = R"({"type": "TemplateProcessing", "single": [
       {"SpecialToken": {"id": "B", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
