@@ -40,7 +40,7 @@ stage "Python for parity tests and the package"
 python=$PWD/build/venv/bin/python
 if ! "$python" -c 'import gguf, jinja2, mypy, nanobind_backend, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
   python3 -m venv build/venv
-  # Of trl only the templates are read, so its dependencies are not installed.
+  # Only the templates of trl are read, so its dependencies are not installed.
   for packages in torch==2.13.0 "-r tests/requirements.txt" "--no-deps trl==1.16.*"; do
     # shellcheck disable=SC2086 # an option and its argument
     "$python" -m pip install -q --disable-pip-version-check $packages >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
