@@ -8,17 +8,18 @@ DRIVER is build/release/tests/integration/template/template_driver. The template
 messages. Times are CPU seconds; the median of rounds is printed, for a conversation from JSON to text (`chat`) and for the template alone.
 """
 import argparse
+import importlib.util
 import pathlib
 import statistics
 import sys
 import time
 
-import trl
 from transformers.utils.chat_template_utils import render_jinja_template
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/integration/template"))
 from template_parity import Driver  # noqa: E402
 
+TEMPLATES = pathlib.Path(importlib.util.find_spec("trl").submodule_search_locations[0]) / "chat_templates"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 MESSAGES = [{"role": "system", "content": "You are a helpful assistant."}]
 for turn in range(4):
@@ -47,7 +48,7 @@ def main():
     context = {"messages": MESSAGES, "tools": None, "documents": None, "add_generation_prompt": False, **TOKENS}
     print(f"{'template':12} {'transformers':>13} {'chat':>9} {'times':>6} {'template':>9} {'times':>6}")
     for name in options.templates:
-        template = (pathlib.Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text()
+        template = (TEMPLATES / f"{name}.jinja").read_text()
         rounds = [(their_speed(template, 1000), our_speed(driver, template, 5000, context=None, row={"messages": MESSAGES}, named_tokens=TOKENS),
                    our_speed(driver, template, 5000, context=context)) for _ in range(options.rounds)]
         theirs, chat, alone = (statistics.median(column) for column in zip(*rounds))

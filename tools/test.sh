@@ -38,13 +38,14 @@ sh tools/lint
 
 stage "Python for parity tests and the package"
 python=$PWD/build/venv/bin/python
-if ! "$python" -c 'import gguf, mypy, nanobind_backend, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
+if ! "$python" -c 'import gguf, jinja2, mypy, nanobind_backend, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
   python3 -m venv build/venv
-  for packages in torch==2.13.0 "-r tests/requirements.txt"; do
+  # Only the templates of trl are read, so its dependencies are not installed.
+  for packages in torch==2.13.0 "-r tests/requirements.txt" "--no-deps trl==1.16.*"; do
     # shellcheck disable=SC2086 # an option and its argument
     "$python" -m pip install -q --disable-pip-version-check $packages >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   done
-  "$python" -c 'import gguf, mypy, nanobind_backend, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard'
+  "$python" -c 'import gguf, jinja2, mypy, nanobind_backend, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard'
 fi
 
 stage "Release build"
@@ -83,7 +84,7 @@ if [ "$all" = "--all" ]; then
   "$python" -m pip install -q --disable-pip-version-check 'accelerate<2' 'peft==0.21.*' 'trl==1.16.*' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   PYTHONMALLOC=debug run_tests python build/release -L python
   stage "libFuzzer, a million inputs for each reader of files and headers"
-  FUZZ_SEED=1 FUZZ_RUNS=1000000 sh tools/fuzz.sh 1800 config gguf safetensors sentencepiece token_index tokenizer boxes strategy wire plan_file tasks
+  FUZZ_SEED=1 FUZZ_RUNS=1000000 sh tools/fuzz.sh 1800 config gguf safetensors sentencepiece template token_index tokenizer boxes strategy wire plan_file tasks
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
   for without_pass in $configs; do
     stage "tests $without_pass"

@@ -39,20 +39,25 @@ void add_named_tokens(const fs::path& file, OrderedJson& tokens) {
   }
 }
 
+// Null where there is none; find() would make a string of the key.
+const OrderedJson* member(const OrderedJson& object, std::string_view key) {
+  for (const auto& [name, value] : object.get_ref<const OrderedJson::object_t&>())
+    if (name == key) return &value;
+  return nullptr;
+}
+
 // Messages as transformers hands them to a template: without null fields, and with reasoning under
 // each of its names that templates read.
 OrderedJson plain_message(OrderedJson&& message, std::size_t i) {
   ANABATIC_REQUIRE(message.is_object(), "[chat] messages[{}]: expected an object, got {}", i,
                    show_json_briefly(Json(message)));
-  const auto role = message.find("role");
-  ANABATIC_REQUIRE(role != message.end() && role->is_string(),
-                   "[chat] messages[{}].role: expected a text, got {}", i,
-                   role == message.end() ? "nothing" : show_json_briefly(Json(*role)));
+  const OrderedJson* role = member(message, "role");
+  ANABATIC_REQUIRE(role && role->is_string(), "[chat] messages[{}].role: expected a text, got {}",
+                   i, role ? show_json_briefly(Json(*role)) : "nothing");
   const OrderedJson* reasoning = nullptr;
   for (const char* key : {"reasoning_content", "thinking", "reasoning"})
-    if (const auto found = message.find(key);
-        !reasoning && found != message.end() && !found->is_null())
-      reasoning = &*found;
+    if (const OrderedJson* found = member(message, key); !reasoning && found && !found->is_null())
+      reasoning = found;
   const auto goes = [](const std::string& key, const OrderedJson& value) {
     return value.is_null() || key == "weight" || key == "train";
   };
@@ -69,8 +74,8 @@ OrderedJson plain_message(OrderedJson&& message, std::size_t i) {
       if (!goes(key, value)) plain[key] = std::move(value);
     if (reasoning) plain["reasoning_content"] = thought;
   }
-  const auto content = plain.find("content");
-  if (content == plain.end() || !content->is_array()) return plain;
+  const OrderedJson* content = member(plain, "content");
+  if (!content || !content->is_array()) return plain;
   for (const OrderedJson& part : *content) {
     const bool is_text = part.is_object() && (!part.contains("type") || part["type"] == "text");
     ANABATIC_REQUIRE(is_text, "[chat] messages[{}].content: expected text parts, got {}", i,
@@ -80,15 +85,15 @@ OrderedJson plain_message(OrderedJson&& message, std::size_t i) {
 }
 
 double weight_of(const OrderedJson& message, std::size_t i) {
-  const auto train = message.find("train");
-  if (train != message.end() && !train->is_null()) {
+  const OrderedJson* train = member(message, "train");
+  if (train && !train->is_null()) {
     ANABATIC_REQUIRE(train->is_boolean(),
                      "[chat] messages[{}].train: expected true or false, got {}", i,
                      show_json_briefly(Json(*train)));
     if (!train->get<bool>()) return 0;
   }
-  const auto weight = message.find("weight");
-  if (weight == message.end() || weight->is_null()) return 1;
+  const OrderedJson* weight = member(message, "weight");
+  if (!weight || weight->is_null()) return 1;
   ANABATIC_REQUIRE(weight->is_number() && weight->get<double>() >= 0,
                    "[chat] messages[{}].weight: expected a number of at least 0, got {}", i,
                    show_json_briefly(Json(*weight)));
@@ -167,11 +172,14 @@ RenderedChat ChatFormat::render(OrderedJson row, bool add_generation_prompt) con
   RenderedChat chat;
   auto context = std::make_shared<OrderedJson>(OrderedJson::object());
   OrderedJson plain = OrderedJson::array();
+  plain.get_ref<OrderedJson::array_t&>().reserve(messages->size());
+  chat.messages.reserve(messages->size());
   for (std::size_t i = 0; i < messages->size(); ++i) {
     ChatMessage& message = chat.messages.emplace_back();
     if ((*messages)[i].is_object()) message.weight = weight_of((*messages)[i], i);
     plain.push_back(plain_message(std::move((*messages)[i]), i));
-    message.is_assistant = plain.back()["role"] == "assistant";
+    message.is_assistant =
+        member(plain.back(), "role")->get_ref<const std::string&>() == "assistant";
   }
   (*context)["messages"] = std::move(plain);
   for (const char* key : {"tools", "documents"}) (*context)[key] = list_or_text(row, key);

@@ -7,17 +7,18 @@ usage: template_chats.py DRIVER [--only TEMPLATE] [--masks] [--verbose]
 import argparse
 import collections
 import copy
+import importlib.util
 import json
 import pathlib
 import re
 import sys
 
-import trl
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from template_parity import Driver
 
-TEMPLATES = pathlib.Path(trl.__file__).parent / "chat_templates"
+# trl itself is not imported: its dependencies need not be there.
+TEMPLATES = pathlib.Path(importlib.util.find_spec("trl").submodule_search_locations[0]) / "chat_templates"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The \"weather\" of a <place> & day", "parameters": {
     "type": "object", "properties": {"place": {"type": "string", "description": "Where"}, "unit": {"type": "string", "enum": ["c", "f"]},
