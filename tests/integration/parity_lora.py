@@ -224,7 +224,6 @@ def check_per_expert(binary, folder, name, source, ids, tokens, failures):
     with torch.no_grad():
         want = peft.PeftModel.from_pretrained(model, converted)(ids).logits
     compare_logits(f"{name}: an adapter for each expert", ours, want, failures)
-    training.run(binary, "lora", "info", converted, "--model.path", source)
 
 
 def check_model(binary, folder, name, failures):
@@ -241,7 +240,8 @@ def check_model(binary, folder, name, failures):
     if models.is_moe(model.config):
         own = {"targets": ["attention", "experts"], "share_gate_up": "false"}
         fresh.append(check_fresh(binary, folder, name, source, ids, tokens, failures, rslora="true", **own))
-    if name.startswith(("mixtral", "qwen2_moe", "deepseek")):
+    # PEFT 0.21 converts no such adapter of qwen2_moe itself, only of models that are spelled like it.
+    if name.startswith(("mixtral", "deepseek")):
         check_per_expert(binary, folder, name, source, ids, tokens, failures)
     print(
         f"{name}: logits {read:.2g} read, {written:.2g} written, {max(fresh):.2g} fresh; gradients {gradient:.2g} of their"

@@ -126,10 +126,11 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
   EXPECT_WORDS(parallel, optimizer);
   EXPECT_WORDS(parallel, reduction);
   EXPECT_WORDS(parallel, exchange);
+  EXPECT_WORDS(lora, base);
   EXPECT_WORDS(device, kind);
   EXPECT_EQ(std::count_if(config_keys().begin(), config_keys().end(),
                           [](const ConfigKey& key) { return key.type == "word"; }),
-            22);
+            23);
 }
 
 #undef EXPECT_WORDS

@@ -79,6 +79,7 @@ PeftFiles::PeftFiles(const ModelConfig& config, const fs::path& directory, GateU
       peft_(read_peft_config(directory)),
       files_(io::SafetensorsDirectory::open(directory, kAdapterStem)) {
   std::vector<std::string> problems;
+  maps_[module_spelling_] = module_map(config);
   for (const auto& [name, entry] : files_.entries()) used_[name] = false;
   for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
     const std::size_t begin = adapter_.groups.size();
@@ -100,7 +101,7 @@ PeftFiles::PeftFiles(const ModelConfig& config, const fs::path& directory, GateU
     if (maps_[source.spelling].tensors.empty())
       maps_[source.spelling] =
           map_of(declared_, config.spec.spellings[source.spelling], DType::kFloat32);
-  if (gate_up != GateUp::kTogether) split_gate_up(config, gate_up == GateUp::kApart);
+  if (gate_up != GateUp::kTogether) split_gate_up(gate_up == GateUp::kApart);
 }
 
 bool PeftFiles::has(const std::string& stem) const {
@@ -139,7 +140,8 @@ bool PeftFiles::take(const ModelConfig& config, std::size_t tensor,
     if (!has(stem)) continue;
     const bool is_parameter = std::ranges::any_of(
         peft_.target_parameters, [&](const std::string& name) { return names_target(name, file); });
-    add(tensor, i, own.weights, {use(stem, problems)}, is_parameter ? file : module, problems);
+    add(own.weights, {.tensor = tensor, .spelling = i, .pairs = {use(stem, problems)}},
+        is_parameter ? file : module, problems);
     return true;
   }
   return false;
@@ -175,7 +177,8 @@ bool PeftFiles::take_stack(std::size_t tensor, std::vector<std::string>& problem
     }
     own = stem;
   }
-  add(tensor, module_spelling_, tensors_[tensor].weights, {use(own, problems)},
+  add(tensors_[tensor].weights,
+      {.tensor = tensor, .spelling = module_spelling_, .pairs = {use(own, problems)}},
       tensors_[tensor].file, problems);
   return true;
 }
@@ -203,10 +206,17 @@ bool PeftFiles::take_numbered(const ModelConfig& config, std::size_t tensor, std
         if (has(stem_of(e))) (void)use(stem_of(e), problems);
       continue;
     }
-    std::vector<Pair> pairs;
-    for (std::int64_t e = 0; e < experts; ++e) pairs.push_back(use(stem_of(e), problems));
-    add(tensor, spelling, {weight}, std::move(pairs),
-        std::string(parent_of(file_tensor(*weight, names, 0))), problems);
+    Source source{.tensor = tensor, .spelling = spelling, .pairs = {}, .is_numbered = true};
+    const auto target_of = [&](std::int64_t e) {
+      return std::string(parent_of(file_tensor(*weight, names, e)));
+    };
+    for (std::int64_t e = 0; e < experts; ++e) {
+      source.pairs.push_back(use(stem_of(e), problems));
+      if (peft_.alpha_of(target_of(e)) != peft_.alpha_of(target_of(0)))
+        problems.push_back(fmt::format("{}: expected one alpha of all experts, got {} of {}",
+                                       weight->name(), peft_.alpha_of(target_of(e)), target_of(e)));
+    }
+    add({weight}, std::move(source), target_of(0), problems);
   }
   return is_found;
 }
@@ -231,23 +241,20 @@ bool PeftFiles::fits(const Pair& pair, const std::string& target, std::int64_t a
   return is_right;
 }
 
-void PeftFiles::add(std::size_t tensor, std::size_t spelling,
-                    const std::vector<const Parameter*>& weights, std::vector<Pair> pairs,
+void PeftFiles::add(const std::vector<const Parameter*>& weights, Source source,
                     const std::string& target, std::vector<std::string>& problems) {
-  const AdaptableTensor& own = tensors_[tensor];
+  const AdaptableTensor& own = tensors_[source.tensor];
   targets_.push_back(target);
   const std::int64_t rank = peft_.rank_of(target), columns = weights.front()->shape.back(),
                      rows = rows_of(weights);
-  const bool is_stack = is_of_experts(own) && pairs.size() == 1;
-  Source source{.tensor = tensor,
-                .spelling = spelling,
-                .pairs = std::move(pairs),
-                .rank = rank,
-                .group = adapter_.groups.size()};
+  const bool is_stack = is_of_experts(own) && !source.is_numbered;
+  source.rank = rank;
+  source.group = adapter_.groups.size();
   const std::int64_t width = is_stack ? rank * experts_of(own) : rank;
   if (is_stack) {
     const io::TensorEntry* a = files_.find(source.pairs.front().a);
-    const bool may_be_swapped = a != nullptr && a->shape.size() == 2 && a->shape[1] == rows;
+    const bool may_be_swapped = a != nullptr && a->shape.size() == 2 && a->shape[1] == rows &&
+                                !file_of(source).is_transposed;
     source.is_swapped = may_be_swapped && (rows != columns || is_before_swap(peft_.version));
   }
   bool is_right = true;
@@ -296,14 +303,20 @@ std::vector<float> PeftFiles::values_of(const std::string& tensor) const {
   return values;
 }
 
-bool PeftFiles::is_block_diagonal(const Source& source, const ModelConfig& config) const {
+const FileTensor& PeftFiles::file_of(const Source& source) const {
+  const std::string first = tensors_[source.tensor].weights.front()->name();
+  const std::vector<FileTensor>& files = maps_[source.spelling].tensors;
+  const auto file = std::ranges::find_if(files, [&](const FileTensor& tensor) {
+    return std::ranges::find(tensor.pieces, first, &WeightPiece::state) != tensor.pieces.end();
+  });
+  ANABATIC_CHECK(file != files.end(), "[lora] no tensor holds {}", first);
+  return *file;
+}
+
+bool PeftFiles::is_block_diagonal(const Source& source) const {
   const AdaptableTensor& own = tensors_[source.tensor];
   if (own.weights.size() != 2 || source.rank % 2 != 0 || source.is_swapped) return false;
-  const WeightMap& map = maps_[source.spelling];
-  const auto file = std::ranges::find(map.tensors, own.file, &FileTensor::name);
-  ANABATIC_CHECK(file != map.tensors.end(), "[lora] no tensor {} of {}", own.file,
-                 config.model_type);
-  const std::vector<AdapterRow> places = adapter_rows(*file, own);
+  const std::vector<AdapterRow> places = adapter_rows(file_of(source), own);
   const std::vector<float> b = values_of(source.pairs.front().b);
   const std::int64_t experts = experts_of(own), width = source.rank * experts,
                      rows = rows_of(own.weights);
@@ -317,13 +330,13 @@ bool PeftFiles::is_block_diagonal(const Source& source, const ModelConfig& confi
   return true;
 }
 
-void PeftFiles::split_gate_up(const ModelConfig& config, bool is_required) {
+void PeftFiles::split_gate_up(bool is_required) {
   std::vector<AdapterGroup> groups;
   std::vector<Source> sources;
   for (Source& source : sources_) {
     AdapterGroup& group = adapter_.groups[source.group];
     const bool is_pair = group.kind == AdapterKind::kExperts && group.parts.size() > 1,
-               is_apart = is_pair && is_block_diagonal(source, config);
+               is_apart = is_pair && is_block_diagonal(source);
     ANABATIC_REQUIRE(is_apart || !is_pair || !is_required,
                      "[lora] lora.share_gate_up: expected true, as gate and up share A in the "
                      "adapter ({}), got false",
@@ -359,8 +372,7 @@ void PeftFiles::load_source(const Source& source, const StateWriter& write) cons
   const AdaptableTensor& own = tensors_[source.tensor];
   const std::int64_t experts = std::max(group.num_experts, std::int64_t{1}), r = group.rank,
                      columns = group.columns;
-  const bool is_numbered = group.num_experts > 0 && source.pairs.size() > 1;
-  if (is_numbered) {
+  if (source.is_numbered) {
     for (std::int64_t e = 0; e < experts; ++e) {
       const Pair& pair = source.pairs[static_cast<std::size_t>(e)];
       write(group.a(), e * r * columns, values_of(pair.a));
@@ -388,14 +400,7 @@ void PeftFiles::load_source(const Source& source, const StateWriter& write) cons
         values[static_cast<std::size_t>(i)] = file_a(e, source.first + j, column);
   write(group.a(), 0, values);
 
-  const WeightMap& map = maps_[source.spelling];
-  const std::string& first = own.weights.front()->name();
-  const auto file = std::ranges::find_if(map.tensors, [&](const FileTensor& tensor) {
-    return std::ranges::any_of(tensor.pieces,
-                               [&](const WeightPiece& piece) { return piece.state == first; });
-  });
-  ANABATIC_CHECK(file != map.tensors.end(), "[lora] no tensor holds {}", first);
-  const std::vector<AdapterRow> places = adapter_rows(*file, own);
+  const std::vector<AdapterRow> places = adapter_rows(file_of(source), own);
   for (const AdapterPart& part : group.parts) {
     const auto weight = std::ranges::find_if(
         own.weights, [&](const Parameter* other) { return other->name() == part.parameter; });

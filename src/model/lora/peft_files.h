@@ -48,11 +48,12 @@ class PeftFiles {
   struct Source {
     std::size_t tensor = 0;    // of tensors_
     std::size_t spelling = 0;  // of its file tensor
-    std::vector<Pair> pairs;   // one, or that of each expert
-    bool is_swapped = false;   // in and out, as PEFT had stacks before 0.19
-    std::int64_t first = 0;    // of a block-diagonal pair: the group's first rank
-    std::int64_t rank = 0;     // of the pair
-    std::size_t group = 0;     // of adapter_
+    std::vector<Pair> pairs;   // one, or where `is_numbered` that of each expert
+    bool is_numbered = false;
+    bool is_swapped = false;  // in and out, as PEFT had stacks before 0.19
+    std::int64_t first = 0;   // of a block-diagonal pair: the group's first rank
+    std::int64_t rank = 0;    // of the pair
+    std::size_t group = 0;    // of adapter_
   };
 
   bool take(const ModelConfig& config, std::size_t tensor, std::vector<std::string>& problems);
@@ -61,14 +62,15 @@ class PeftFiles {
                      std::vector<std::string>& problems);
   bool has(const std::string& stem) const;
   Pair use(const std::string& stem, std::vector<std::string>& problems);
-  void add(std::size_t tensor, std::size_t spelling, const std::vector<const Parameter*>& weights,
-           std::vector<Pair> pairs, const std::string& target, std::vector<std::string>& problems);
+  void add(const std::vector<const Parameter*>& weights, Source source, const std::string& target,
+           std::vector<std::string>& problems);
   bool fits(const Pair& pair, const std::string& target, std::int64_t a_columns,
             std::int64_t b_rows, std::int64_t width, std::vector<std::string>& problems) const;
-  void split_gate_up(const ModelConfig& config, bool is_required);
-  bool is_block_diagonal(const Source& source, const ModelConfig& config) const;
+  void split_gate_up(bool is_required);
+  bool is_block_diagonal(const Source& source) const;
   void check_targets(const ModelConfig& config, std::vector<std::string>& problems);
   std::vector<float> values_of(const std::string& tensor) const;
+  const FileTensor& file_of(const Source& source) const;  // whose rows those of B are
   void load_source(const Source& source, const StateWriter& write) const;
 
   Declarations declared_;

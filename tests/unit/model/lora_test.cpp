@@ -271,6 +271,15 @@ TEST(Lora, APairForEachExpertIsReadAndWritten) {
       EXPECT_EQ(changes(config, load(PeftFiles(config, folder.path()))), changes(config, values))
           << family;
     }
+  // A stack of one expert is one pair too.
+  const ModelConfig one =
+      config_from(small_json("mixtral", R"("num_local_experts": 1, "num_experts_per_tok": 1)"));
+  AdapterValues of_one(choose_adapter(one, {.targets = {"experts"}, .rank = 2}));
+  fill(of_one, 9);
+  const io::TempDirectory folder_of_one;
+  write_numbered_peft_files(one, of_one.adapter(), of_one.reader(), folder_of_one.path(), "base");
+  EXPECT_EQ(changes(one, load(PeftFiles(one, folder_of_one.path()))), changes(one, of_one));
+
   const ModelConfig config = config_of("deepseek_v3");
   AdapterValues values(choose_adapter(config, {.targets = {"all"}}));
   const io::TempDirectory folder;
