@@ -52,7 +52,7 @@ class Around(Case):
         self.assert_near(step(model, batch()), before)
         self.assert_calls("mixtral")
 
-    @unittest.skipUnless(importlib.util.find_spec("trl"), "trl is not installed")
+    @unittest.skipUnless(importlib.util.find_spec("trl") and importlib.util.find_spec("datasets"), "trl or its dependencies are not installed")
     def test_a_loss_that_trl_fuses_itself(self):
         from trl.trainer.utils import add_fused_lm_head
         inputs = batch("left") | {"fused_lm_head": True}
