@@ -58,8 +58,8 @@ struct Config {
     // Tokens in one sample. Allowed: >= 1.
     std::int64_t sequence_length = 512;
     // How documents fill a sample. isolated keeps documents from attending to each other;
-    // concatenated lets them. best_fit is isolated, and splits no row of train.objective sft. auto
-    // is best_fit for sft, else isolated.
+    // concatenated lets them. best_fit is isolated, and splits no document. auto is best_fit with
+    // train.objective sft, else isolated.
     enum class Packing { kAuto, kIsolated, kConcatenated, kBestFit };
     Packing packing = Packing::kAuto;
     // Shuffle the samples, in a new order in each epoch.

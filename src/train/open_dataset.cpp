@@ -136,6 +136,12 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
     return cache == nullptr || cache->is_temporary() ? fs::path() : cache->path();
   });
   device::trim_heap();  // of what was read
+  ANABATIC_REQUIRE(
+      *packing == io::Packing::kBestFit || (run.data.max_length == RunConfig::Data::kWholeSample &&
+                                            *truncation == io::Truncation::kKeepStart),
+      "[data] data.max_length and data.truncation: expected data.packing: best_fit, "
+      "which shortens rows, got {}",
+      packing_of(run));
   io::Dataset dataset(std::move(token_files), {.sequence_length = run.data.sequence_length,
                                                .packing = *packing,
                                                .vocab_size = config.spec.vocab_size,

@@ -122,7 +122,7 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("data.packing",
                         "How documents fill a sample. isolated keeps documents from attending to "
                         "each other; concatenated lets them. best_fit is isolated, and splits no "
-                        "row of train.objective sft. auto is best_fit for sft, else isolated.",
+                        "document. auto is best_fit with train.objective sft, else isolated.",
                         {"auto", "isolated", "concatenated", "best_fit"}, AT(data.packing)));
   keys.push_back(boolean("data.shuffle", "Shuffle the samples, in a new order in each epoch.",
                          AT(data.shuffle)));
@@ -649,19 +649,10 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(
         fmt::format("parallel.world: expected auto or parallel.local_ranks = {}, got {}",
                     parallel.local_ranks, parallel.world));
-  const std::string packing = packing_of(config);
   const RunConfig::Data& data = config.data;
-  if (trains_on_rows(config) ? packing == "concatenated" : packing == "best_fit")
-    problems.push_back(
-        fmt::format("data.packing: expected {} with train.objective: {}, got {}",
-                    trains_on_rows(config) ? "best_fit or isolated" : "isolated or concatenated",
-                    config.train.objective, packing));
-  if (packing != "best_fit" && (data.max_length != RunConfig::Data::kWholeSample ||
-                                data.truncation != RunConfig::Data().truncation))
-    problems.push_back(fmt::format(
-        "data.max_length and data.truncation: expected data.packing: best_fit (train.objective: "
-        "sft), which shortens rows, got {}",
-        packing));
+  if (trains_on_rows(config) && data.packing == "concatenated")
+    problems.emplace_back(
+        "data.packing: expected best_fit or isolated with train.objective: sft, got concatenated");
   if (data.max_length > data.sequence_length)
     problems.push_back(
         fmt::format("data.max_length: expected at most data.sequence_length = {}, got {}",
