@@ -93,13 +93,14 @@ int run_data(const Invocation& invocation) {
   ANABATIC_REQUIRE(!paths.empty(), "[data] {}: expected at least one file, got none", action);
   train::RunConfig config = train::load_run_config("", invocation.overrides);
   config.train.objective = "sft";
+  if (invocation.has("--template")) config.data.chat_template = invocation.value("--template");
   ANABATIC_REQUIRE(!config.model.path.empty(),
                    "[data] expected --model.path DIR, which holds tokenizer.json");
   const io::Tokenizer tokenizer =
       io::Tokenizer::load(train::tokenizer_folder_or_file(config.model.path));
   const io::SpecialTokens special = train::special_tokens_of(config, &tokenizer);
   train::log_warnings(special);
-  const train::RowEncoder encoder(config, tokenizer, special.document);
+  const train::RowEncoder encoder(config, tokenizer, special);
   const std::vector<io::DataFile> files = train::text_files(paths, config, "FILE");
   train::RowSurvey survey;
   const std::int64_t most = invocation.integer("--rows", kShownRows);
@@ -134,6 +135,9 @@ const Verb& data_verb() {
       "show rows to fine-tune on with the weight of each token, or check all of them",
       "ACTION...",
       {{.name = "--rows", .help = "rows that `show` prints (default: 3)", .value = "N"},
+       {.name = "--template",
+        .help = "the chat template, in place of the model's own",
+        .value = "FILE"},
        {.name = "--json", .help = "`show` prints a JSON object a row", .is_flag = true}},
       true,
       run_data};

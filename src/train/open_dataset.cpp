@@ -112,9 +112,9 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
                      "[data] the tokenizer in {} has {} ids, the model's vocab_size is {}",
                      directory.string(), tokenizer->vocabulary_size(), config.spec.vocab_size);
     callback = tokenize_callback(*tokenizer);
-    options = tokenize_options(
-        *tokenizer, special_tokens_of(run, &*tokenizer, config.eos_token_ids), num_threads_of(run));
-    if (trains_on_rows(run)) rows = add_rows(options, run, *tokenizer);
+    const io::SpecialTokens special = special_tokens_of(run, &*tokenizer, config.eos_token_ids);
+    options = tokenize_options(*tokenizer, special, num_threads_of(run));
+    if (trains_on_rows(run)) rows = add_rows(options, run, *tokenizer, special);
     const auto file = io::find_tokenizer_file(directory);
     ANABATIC_CHECK(file.has_value(), "[data] {} lost its tokenizer", directory.string());
     fingerprint =

@@ -143,6 +143,22 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
              "Directory for the token ids of text and JSON files. Empty is anabatic/tokens in the "
              "user's cache directory; none is a temporary directory for the run.",
              AT(data.cache)));
+  keys.push_back(string("data.chat_template",
+                        "File with the chat template that turns rows of messages into text. Empty "
+                        "is the model's own.",
+                        AT(data.chat_template)));
+  keys.push_back(string("data.now",
+                        "Date that a chat template prints, such as 2026-05-01 or "
+                        "2026-05-01T12:30:00. Empty is the time of the run.",
+                        AT(data.now)));
+  keys.push_back(boolean("data.allow_special_in_content",
+                         "Match special tokens in what messages say, too. false lets only the "
+                         "template write them.",
+                         AT(data.allow_special_in_content)));
+  keys.push_back(boolean("data.require_stop_token",
+                         "Refuse a row of messages with a turn of the assistant that no trained "
+                         "special token ends, and one without a trained token.",
+                         AT(data.require_stop_token)));
   keys.push_back(choice("data.loss_on",
                         "Tokens of a row that train.objective sft trains. assistant is each turn "
                         "of the assistant, or the completion; completion is what follows the "

@@ -36,6 +36,9 @@ struct RunConfig {
     io::AddToken append_eos = io::AddToken::kAuto;  // after text and JSON documents
     std::string format = "auto";                    // auto | text | jsonl | json | bin
     std::string cache;                              // of token ids; empty: the user's; none: none
+    std::string chat_template;                      // file; empty: the model's
+    std::string now;                                // for templates; empty: the time of the run
+    bool allow_special_in_content = false, require_stop_token = true;
     std::string loss_on = "assistant";              // assistant | completion | all
     static constexpr std::int64_t kWholeSample = 0;
     std::int64_t max_length = kWholeSample;  // tokens of a row

@@ -92,7 +92,7 @@ io::TokenizeCounts tokenize_files(const std::vector<std::filesystem::path>& file
   log_warnings(special);
   io::TokenizeOptions options = tokenize_options(tokenizer, special, num_threads_of(run));
   std::shared_ptr<const RowEncoder> rows;
-  if (trains_on_rows(run)) rows = add_rows(options, run, tokenizer);
+  if (trains_on_rows(run)) rows = add_rows(options, run, tokenizer, special);
   const io::TokenizeCounts counts = io::tokenize_files(
       text_files(files, run, place), tokenize_callback(tokenizer), output_prefix, options);
   if (rows) rows->log_counts();

@@ -56,35 +56,73 @@ double first_loss(const RunConfig& run) {
   return json_lines(fs::path(run.train.output) / "metrics.jsonl").front()["loss"];
 }
 
+// The labels of the first row: a letter each, * for <|im_end|>, ! after a trained one, with its
+// weight where that is not 1.
+std::string marked_labels(const RunConfig& run) {
+  const io::Dataset dataset = dataset_of(run);
+  io::MicroBatch batch;
+  io::SampleScratch scratch;
+  const std::int64_t first = 0;
+  io::fill_micro_batch(dataset, std::span(&first, 1), batch, scratch);
+  std::string marked;
+  for (std::size_t i = 0; batch.labels[i] >= 0; ++i) {
+    marked += "abcdefghijklmnopqrstuvwxyz .e*s"[batch.labels[i]];
+    if (batch.weights[i] != 0) marked += '!';
+    if (batch.weights[i] != 0 && batch.weights[i] != 1) marked += fmt::format("{}", batch.weights[i]);
+  }
+  return marked;
+}
+
 TEST(Sft, TrainsTheCompletionAndTheEndOfItsRow) {
   const TemporaryDirectory folder;
   RunConfig run = sft_run(folder.path(), 0);
   std::ofstream(folder.path() / "rows.jsonl") << R"({"prompt": "ab ", "completion": "cd."})";
-  const auto weights_of = [&] {
-    const io::Dataset dataset = dataset_of(run);
-    io::MicroBatch batch;
-    io::SampleScratch scratch;
-    const std::int64_t first = 0;
-    io::fill_micro_batch(dataset, std::span(&first, 1), batch, scratch);
-    std::string marked;  // a letter for each label, * for the end; capital where it is trained
-    for (std::size_t i = 0; i < 7; ++i) {
-      const std::int32_t label = batch.labels[i];
-      const char letter = label < 0     ? '|'
-                          : label == 26 ? ' '
-                          : label == 27 ? '.'
-                          : label < 26  ? static_cast<char>('a' + label)
-                                        : '*';
-      marked += letter;
-      if (batch.weights[i] != 0) marked += '!';
-    }
-    return marked;
-  };
-  EXPECT_EQ(weights_of(), "b c!d!.!*!|");
+  EXPECT_EQ(marked_labels(run), "b c!d!.!*!");
   run.data.loss_on = "all";
-  EXPECT_EQ(weights_of(), "b! !c!d!.!*!|");
+  EXPECT_EQ(marked_labels(run), "b! !c!d!.!*!");
   run.data.loss_on = "completion";
   run.data.append_eos = io::AddToken::kNever;
-  EXPECT_EQ(weights_of().substr(0, 9), "b c!d!.!|");
+  EXPECT_EQ(marked_labels(run), "b c!d!.!");
+}
+
+constexpr const char* kTemplate =
+    "{% for m in messages %}{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}assistant {% endif %}";
+
+TEST(Sft, TrainsTheTurnsOfTheAssistantToTheirStopToken) {
+  const TemporaryDirectory folder;
+  RunConfig run = sft_run(folder.path(), 0);
+  run.data.chat_template = (folder.path() / "template.jinja").string();
+  std::ofstream(run.data.chat_template) << kTemplate;
+  const auto write = [&](const std::string& messages) {
+    std::ofstream(folder.path() / "rows.jsonl") << "{\"messages\": [" << messages << "]}";
+  };
+  const std::string user = R"({"role": "user", "content": "ab"}, )";
+  write(user + R"({"role": "assistant", "content": "c", "weight": 0.5}, )" + user +
+        R"({"role": "assistant", "content": "d"})");
+  EXPECT_EQ(marked_labels(run),
+            "ser ab*assistant c!0.5*!0.5user ab*assistant d!*!");
+  run.data.loss_on = "completion";
+  EXPECT_EQ(marked_labels(run), "ser ab*assistant c*user ab*assistant d!*!");
+  run.data.loss_on = "assistant";
+  write(R"({"role": "user", "content": "a<|im_end|>b"}, {"role": "assistant", "content": ""})");
+  EXPECT_EQ(marked_labels(run).find('*'), marked_labels(run).find("*assistant"))
+      << "what a user writes is no special token";
+  EXPECT_TRUE(marked_labels(run).ends_with("assistant *!")) << marked_labels(run);
+  // The template closes no turn: EOS ends the last one, and nothing the first.
+  std::ofstream(run.data.chat_template) << "{% for m in messages %}{{ m.content }} {% endfor %}";
+  write(user + R"({"role": "assistant", "content": "c"})");
+  EXPECT_TRUE(marked_labels(run).ends_with("c! *!")) << marked_labels(run);
+  write(R"({"role": "assistant", "content": "c"}, )" + user +
+        R"({"role": "assistant", "content": "d"})");
+  try {
+    dataset_of(run);
+    FAIL() << "a turn without a stop token is trained";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rows.jsonl:1: messages[0]: expected a special token"));
+  }
+  run.data.require_stop_token = false;
+  EXPECT_TRUE(marked_labels(run).ends_with("d! *!"));
 }
 
 TEST(Sft, LearnsAndGoesOnFromACheckpointToTheBit) {

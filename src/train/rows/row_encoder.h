@@ -4,10 +4,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "io/chat/chat_format.h"
+#include "io/chat/trained_tokens.h"
 #include "io/data/tokenize_files.h"
+#include "io/tokenizer/special_tokens.h"
 #include "io/tokenizer/tokenizer.h"
 #include "train/run_config.h"
 
@@ -16,11 +20,12 @@ namespace anabatic::train {
 // Const members may be called from many threads at once.
 class RowEncoder {
  public:
-  // `tokenizer` must outlive it.
-  RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer, io::DocumentEnds ends);
+  // `tokenizer` must outlive it. A chat template that is missing or bad is an error of the first row
+  // of messages, unless data.chat_template names it.
+  RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer, io::SpecialTokens special);
 
-  // Appends a row, BOS and EOS included. A token weighs 1 where data.loss_on trains it, else 0.
-  // InvalidArgument for a bad row.
+  // Appends a row, BOS and EOS included. A token weighs 1, or as its message says, where
+  // data.loss_on trains it, else 0. InvalidArgument for a bad row.
   void encode(OrderedJson row, io::RowKind kind, std::vector<std::int32_t>& ids,
               std::vector<float>& weights) const;
 
@@ -33,15 +38,22 @@ class RowEncoder {
  private:
   void encode_text(const io::TrainingRow& row, std::vector<std::int32_t>& ids,
                    std::vector<float>& weights) const;
+  void encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids,
+                   std::vector<float>& weights) const;
+  void require_trained(const io::RenderedChat& chat, const io::TrainedTokens& trained) const;
 
   const io::Tokenizer& tokenizer_;
-  io::DocumentEnds ends_;
-  std::string loss_on_;
+  io::SpecialTokens special_;
+  RunConfig::Data data_;
+  std::optional<io::ChatFormat> chat_;
+  std::string chat_problem_;  // why there is no chat_
+  mutable std::atomic<std::int64_t> num_closed_{0};  // rows that EOS was appended to
   mutable std::atomic<std::int64_t> num_joined_{0};  // rows whose prompt's tokens are no prefix
 };
 
 // Lets `options` read rows with an encoder, which lives as long as they do.
 std::shared_ptr<const RowEncoder> add_rows(io::TokenizeOptions& options, const RunConfig& run,
-                                           const io::Tokenizer& tokenizer);
+                                           const io::Tokenizer& tokenizer,
+                                           const io::SpecialTokens& special);
 
 }  // namespace anabatic::train
