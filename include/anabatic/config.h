@@ -79,6 +79,16 @@ struct Config {
     // Directory for the token ids of text and JSON files. Empty is anabatic/tokens in the user's
     // cache directory; none is a temporary directory for the run.
     std::string cache{};
+    // File with the chat template that turns rows of messages into text. Empty is the model's own.
+    std::string chat_template{};
+    // Date that a chat template prints, such as 2026-05-01 or 2026-05-01T12:30:00. Empty is the
+    // time of the run.
+    std::string now{};
+    // Match special tokens in what messages say, too. false lets only the template write them.
+    bool allow_special_in_content = false;
+    // Refuse a row of messages with a turn of the assistant that no trained special token ends, and
+    // one without a trained token.
+    bool require_stop_token = true;
     // Tokens of a row that train.objective sft trains. assistant is each turn of the assistant, or
     // the completion; completion is what follows the prompt; all is every token.
     enum class LossOn { kAssistant, kCompletion, kAll };
@@ -125,6 +135,10 @@ struct Config {
     Resume resume = Resume::kAuto;
     // Resume from a checkpoint even if the training data have changed since.
     bool allow_changed_data = false;
+    // Whether a run proves on its first micro-batch that documents of one sample do not see each
+    // other. It takes two forwards.
+    enum class CheckLeak { kFirst, kOff };
+    CheckLeak check_leak = CheckLeak::kFirst;
     // Steps between checkpoints. 0 saves only at the end. Allowed: >= 0.
     std::int64_t save_every = 0;
     // Steps between validations. 0 validates only at the end. Allowed: >= 0.

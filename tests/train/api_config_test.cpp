@@ -110,6 +110,10 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
   EXPECT_WORDS(data, add_bos);
   EXPECT_WORDS(data, append_eos);
   EXPECT_WORDS(data, format);
+  EXPECT_WORDS(data, loss_on);
+  EXPECT_WORDS(data, truncation);
+  EXPECT_WORDS(train, objective);
+  EXPECT_WORDS(train, check_leak);
   EXPECT_WORDS(train, precision);
   EXPECT_WORDS(train, resume);
   EXPECT_WORDS(train, save_dtype);
@@ -130,7 +134,7 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
   EXPECT_WORDS(device, kind);
   EXPECT_EQ(std::count_if(config_keys().begin(), config_keys().end(),
                           [](const ConfigKey& key) { return key.type == "word"; }),
-            23);
+            27);
 }
 
 #undef EXPECT_WORDS

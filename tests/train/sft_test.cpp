@@ -68,7 +68,8 @@ std::string marked_labels(const RunConfig& run) {
   for (std::size_t i = 0; batch.labels[i] >= 0; ++i) {
     marked += "abcdefghijklmnopqrstuvwxyz .e*s"[batch.labels[i]];
     if (batch.weights[i] != 0) marked += '!';
-    if (batch.weights[i] != 0 && batch.weights[i] != 1) marked += fmt::format("{}", batch.weights[i]);
+    if (batch.weights[i] != 0 && batch.weights[i] != 1)
+      marked += fmt::format("{}", batch.weights[i]);
   }
   return marked;
 }
@@ -92,6 +93,7 @@ constexpr const char* kTemplate =
 TEST(Sft, TrainsTheTurnsOfTheAssistantToTheirStopToken) {
   const TemporaryDirectory folder;
   RunConfig run = sft_run(folder.path(), 0);
+  run.data.sequence_length = 64;
   run.data.chat_template = (folder.path() / "template.jinja").string();
   std::ofstream(run.data.chat_template) << kTemplate;
   const auto write = [&](const std::string& messages) {
@@ -100,8 +102,7 @@ TEST(Sft, TrainsTheTurnsOfTheAssistantToTheirStopToken) {
   const std::string user = R"({"role": "user", "content": "ab"}, )";
   write(user + R"({"role": "assistant", "content": "c", "weight": 0.5}, )" + user +
         R"({"role": "assistant", "content": "d"})");
-  EXPECT_EQ(marked_labels(run),
-            "ser ab*assistant c!0.5*!0.5user ab*assistant d!*!");
+  EXPECT_EQ(marked_labels(run), "ser ab*assistant c!0.5*!0.5user ab*assistant d!*!");
   run.data.loss_on = "completion";
   EXPECT_EQ(marked_labels(run), "ser ab*assistant c*user ab*assistant d!*!");
   run.data.loss_on = "assistant";

@@ -24,6 +24,10 @@ void add(Settings& all, const Config::Data& data) {
   all["data.append_eos"] = values(data.append_eos, {"auto", "true", "false"});
   all["data.format"] = values(data.format, {"auto", "text", "jsonl", "json", "bin"});
   all["data.cache"] = values(data.cache);
+  all["data.chat_template"] = values(data.chat_template);
+  all["data.now"] = values(data.now);
+  all["data.allow_special_in_content"] = values(data.allow_special_in_content);
+  all["data.require_stop_token"] = values(data.require_stop_token);
   all["data.loss_on"] = values(data.loss_on, {"assistant", "completion", "all"});
   all["data.max_length"] = values(data.max_length, "auto");
   all["data.truncation"] = values(data.truncation, {"keep_start", "keep_end", "drop", "error"});
@@ -40,6 +44,7 @@ void add(Settings& all, const Config::Train& train) {
   all["train.output"] = values(train.output);
   all["train.resume"] = values(train.resume, {"auto", "never"});
   all["train.allow_changed_data"] = values(train.allow_changed_data);
+  all["train.check_leak"] = values(train.check_leak, {"first", "off"});
   all["train.save_every"] = values(train.save_every);
   all["train.validate_every"] = values(train.validate_every);
   all["train.log_every"] = values(train.log_every, "auto");

@@ -23,7 +23,8 @@ io::RenderTime time_of(const std::string& text) {
     if (end != nullptr && *end == '\0') return time;
   }
   throw InvalidArgument(fmt::format(
-      "[data] data.now: expected a date such as 2026-05-01 or 2026-05-01T12:30:00, got '{}'", text));
+      "[data] data.now: expected a date such as 2026-05-01 or 2026-05-01T12:30:00, got '{}'",
+      text));
 }
 
 io::LossOn loss_on_of(const std::string& word) {
@@ -78,9 +79,10 @@ void RowEncoder::encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids
   const std::size_t first = ids.size();
   ids.insert(ids.end(), tokens.ids.begin(), tokens.ids.end());
   if (trained.appends_eos) {
-    ANABATIC_REQUIRE(special_.eos.has_value(),
-                     "the template ends the last turn with no special token: expected an EOS to put "
-                     "after it, and no file of the model names one");
+    ANABATIC_REQUIRE(
+        special_.eos.has_value(),
+        "the template ends the last turn with no special token: expected an EOS to put "
+        "after it, and no file of the model names one");
     ids.push_back(*special_.eos);
     ++num_closed_;
   }
@@ -135,9 +137,10 @@ void RowEncoder::log_counts() const {
     log_info("data: in {} rows the prompt's last tokens go on into the completion, and are trained",
              num_joined_.load());
   if (num_closed_ > 0)
-    log_info("data: the template ends the last turn of {} rows with no special token: EOS is put "
-             "after it",
-             num_closed_.load());
+    log_info(
+        "data: the template ends the last turn of {} rows with no special token: EOS is put "
+        "after it",
+        num_closed_.load());
 }
 
 std::shared_ptr<const RowEncoder> add_rows(io::TokenizeOptions& options, const RunConfig& run,

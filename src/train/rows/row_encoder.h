@@ -20,8 +20,8 @@ namespace anabatic::train {
 // Const members may be called from many threads at once.
 class RowEncoder {
  public:
-  // `tokenizer` must outlive it. A chat template that is missing or bad is an error of the first row
-  // of messages, unless data.chat_template names it.
+  // `tokenizer` must outlive it. A chat template that is missing or bad is an error of the first
+  // row of messages, unless data.chat_template names it.
   RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer, io::SpecialTokens special);
 
   // Appends a row, BOS and EOS included. A token weighs 1, or as its message says, where
@@ -46,7 +46,7 @@ class RowEncoder {
   io::SpecialTokens special_;
   RunConfig::Data data_;
   std::optional<io::ChatFormat> chat_;
-  std::string chat_problem_;  // why there is no chat_
+  std::string chat_problem_;                         // why there is no chat_
   mutable std::atomic<std::int64_t> num_closed_{0};  // rows that EOS was appended to
   mutable std::atomic<std::int64_t> num_joined_{0};  // rows whose prompt's tokens are no prefix
 };
