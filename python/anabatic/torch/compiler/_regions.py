@@ -92,8 +92,8 @@ class _Group:
         self.others: set[Any] = set()  # what is read, and is no weight
         self.ranges: Any = None  # what tells the keys of attention
 
-    def take(self, node: Node, kind: str) -> str:
-        """Makes it a member, or says why not."""
+    def take(self, node: Node, kind: str, autocast: torch.dtype | None) -> str:
+        """Makes it a member, or says why not. `autocast` is the dtype of products around it; None: their operands'."""
         if any(source in self.after for source in node.all_input_nodes):
             return "a path leaves the region and comes back"
         if self.members and not any(source in self.forms for source in node.all_input_nodes):
@@ -108,9 +108,11 @@ class _Group:
         if len(set(weights)) != len(weights) or others & self.weights or set(weights) & (self.weights | self.others | self.forms.keys()):
             return "its weight has another reader in the region"
         if kind in _PRODUCTS:
-            if self.products not in (None, dtype(node)):
-                return f"its products are {dtype(node)}, those of the region {self.products}"
-            self.products = dtype(node)
+            # Experts round their operands to it. Their result in torch has the dtype of the weights.
+            products = (autocast or dtype(node.args[0])) if kind == "moe_experts" else dtype(node)
+            if self.products not in (None, products):
+                return f"its products are {products}, those of the region {self.products}"
+            self.products = products
         self.rows = rows
         self.weights.update(weights)
         self.others |= others
@@ -479,12 +481,15 @@ def _trim(group: _Group) -> None:
             group.after.add(node)
 
 
-def _groups(graph: Graph, changes: set[Node]) -> tuple[list[_Group], dict[Node, str]]:
+def _groups(graph: Graph, places: Places) -> tuple[list[_Group], dict[Node, str]]:
     """The groups, and why operators are in none."""
     groups: list[_Group] = []
     current: _Group | None = None  # one at a time, so that two never wait for each other
     reasons: dict[Node, str] = {}
+    changes = set(places.changes)
+    autocast = next(iter(places.autocast.values()), None)
     for node in nodes(graph):
+        autocast = places.autocast.get(node, autocast)  # raised nodes are no keys
         if node in changes:
             current = None
             continue
@@ -492,10 +497,10 @@ def _groups(graph: Graph, changes: set[Node]) -> tuple[list[_Group], dict[Node, 
         if kind:
             layer = _layer_of(node)
             is_open = current is not None and current.layer == layer
-            reason = current.take(node, kind) if current is not None and is_open else "no region is open"
+            reason = current.take(node, kind, autocast) if current is not None and is_open else "no region is open"
             if reason and kind not in ("view", "cast", "add"):
                 fresh = _Group(layer)
-                again = fresh.take(node, kind)
+                again = fresh.take(node, kind, autocast)
                 if again:
                     reasons[node] = again
                 else:
@@ -509,7 +514,7 @@ def _groups(graph: Graph, changes: set[Node]) -> tuple[list[_Group], dict[Node, 
 
 def join(graph: Graph, places: Places) -> tuple[list[Joined], list[Apart]]:
     """Makes regions of a raised graph."""
-    groups, reasons = _groups(graph, {node for node in places.changes if not node._erased})
+    groups, reasons = _groups(graph, places)
     joined: list[Joined] = []
     shared: dict[Any, Node] = {}
     for group in groups:
