@@ -88,10 +88,7 @@ int run_check(const Invocation& invocation) {
 const Verb& check_verb() {
   static const Verb verb{
       "check",
-      "prove what a user relies on: check manifest MODEL (files are as convert or train wrote "
-      "them), check template MODEL (its chat template renders as in jinja2), check leak "
-      "CONFIG.yaml "
-      "(packed documents do not see each other)",
+      "prove files (manifest MODEL), a chat template (template MODEL), packing (leak CONFIG.yaml)",
       "WHAT PATH",
       {{.name = "--against",
         .help = "of manifest: the source; its tensors are compared too, and of a conversion every "

@@ -39,7 +39,7 @@ struct RunConfig {
     std::string chat_template;                      // file; empty: the model's
     std::string now;                                // for templates; empty: the time of the run
     bool allow_special_in_content = false, require_stop_token = true;
-    std::string loss_on = "assistant";              // assistant | completion | all
+    std::string loss_on = "assistant";  // assistant | completion | all
     static constexpr std::int64_t kWholeSample = 0;
     std::int64_t max_length = kWholeSample;  // tokens of a row
     std::string truncation = "keep_start";   // keep_start | keep_end | drop | error
