@@ -33,7 +33,7 @@ class _Outputs:
         self.op: Op | None = None
         self.known: dict[Any, list[tuple[list[tuple[int, int]], torch.dtype]]] = {}
 
-    def _infer(self, shapes: list[tuple[int, ...]], dtypes: list[str], attributes: tuple[Any, ...]) -> list[Any]:
+    def _infer(self, shapes: list[tuple[int, ...]], dtypes: list[str | None], attributes: tuple[Any, ...]) -> list[Any]:
         assert self.op is not None
         return _HOST.layers().outputs(_signature(self.op, shapes, dtypes, attributes, 0))
 

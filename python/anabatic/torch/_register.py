@@ -253,7 +253,7 @@ def register(library: torch.library.Library, op: Op) -> Call:
         layers = _HOST.layers()
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in specs(tensors, attributes)]
         saved = torch.empty(known.size, dtype=torch.uint8)
-        layers.forward(known.signature, [t.data_ptr() for t in held], [output.data_ptr() for output in outputs],
+        layers.forward(known.signature, [_address(t) for t in held], [output.data_ptr() for output in outputs],
                        saved.data_ptr(), known.size, [_address(t) for t in packed])
         return (*outputs, saved)
 
