@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "io/data/field_names.h"
 
 namespace anabatic::io {
 namespace {
@@ -13,17 +14,6 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool is_json_space(char byte) {
   return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
-}
-
-std::string fields_of(const Json& object) {
-  constexpr int kMost = 8;
-  std::string names;
-  int count = 0;
-  for (const auto& [name, value] : object.items()) {
-    if (count++ == kMost) return names + ", ...";
-    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", name);
-  }
-  return names.empty() ? "no field" : names;
 }
 
 }  // namespace
@@ -153,7 +143,7 @@ std::string text_of_record(std::string_view record, const std::string& field) {
   const auto text = value.find(field);
   ANABATIC_REQUIRE(text != value.end(),
                    "expected the field \"{}\", which is missing; the object has {}", field,
-                   fields_of(value));
+                   field_names(value));
   ANABATIC_REQUIRE(text->is_string(), "expected a string in the field \"{}\", got {}", field,
                    text->type_name());
   return std::move(text->get_ref<std::string&>());

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "io/data/field_names.h"
 
 namespace anabatic::io {
 namespace {
@@ -22,22 +23,11 @@ constexpr std::array kKinds{
     KindFields{RowKind::kText, "text", "{\"text\"}"},
 };
 
-std::string names_of(const OrderedJson& object) {
-  constexpr int kMost = 8;
-  std::string names;
-  int count = 0;
-  for (const auto& [name, value] : object.items()) {
-    if (count++ == kMost) return names + ", ...";
-    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", name);
-  }
-  return names.empty() ? "no field" : names;
-}
-
 const OrderedJson& member(const OrderedJson& object, const char* field, std::string_view of = "") {
   const auto found = object.find(field);
   ANABATIC_REQUIRE(found != object.end(),
                    "expected the field \"{}\"{}, which is missing; the object has {}", field, of,
-                   names_of(object));
+                   field_names(object));
   return *found;
 }
 
@@ -61,7 +51,8 @@ void check_messages(const OrderedJson& list, const char* field) {
     const auto content = list[i].find("content");
     const bool has_content = content != list[i].end() && !content->is_null();
     ANABATIC_REQUIRE(has_content || list[i].contains("tool_calls"),
-                     "expected \"content\" or \"tool_calls\"{}; it has {}", of, names_of(list[i]));
+                     "expected \"content\" or \"tool_calls\"{}; it has {}", of,
+                     field_names(list[i]));
     ANABATIC_REQUIRE(!has_content || content->is_string() || content->is_array(),
                      "expected a string or a list of parts in \"content\"{}, got {}", of,
                      content->type_name());
@@ -202,7 +193,7 @@ RowKind kind_of_row(const OrderedJson& row) {
       if (fields.kind != RowKind::kPreference)
         kinds += fmt::format("{}{}", kinds.empty() ? "" : ", ", fields.words);
     throw InvalidArgument(
-        fmt::format("expected one of {}; the object has {}", kinds, names_of(row)));
+        fmt::format("expected one of {}; the object has {}", kinds, field_names(row)));
   }
   ANABATIC_REQUIRE(found->kind != RowKind::kMessages || !row.contains("prompt"),
                    "expected one kind of row, got both \"messages\" and \"prompt\"");
