@@ -88,12 +88,19 @@ void tokenize_chunk(std::string_view chunk, bool begins, Job& job, const Tokeniz
   if (begins) job.text_begin = first + options.ends.put_before(job.ids, first);
 }
 
-void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options) {
+// Calls body(line, line_number) for each record that is no blank line.
+template <class Body>
+void for_records(const Job& job, Body&& body) {
   std::size_t begin = 0;
   for (const auto& [end, line_number] : job.records) {
     const std::string_view line = std::string_view(job.text).substr(begin, end - begin);
     begin = end;
-    if (is_blank(line)) continue;
+    if (!is_blank(line)) body(line, line_number);
+  }
+}
+
+void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options) {
+  for_records(job, [&](std::string_view line, std::int64_t line_number) {
     try {
       const std::string text = text_of_record(line, options.json_field);
       std::size_t offset = 0;
@@ -108,7 +115,7 @@ void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options
       throw InvalidArgument(
           fmt::format("[data] {}:{}: {}", job.path.string(), line_number, error.what()));
     }
-  }
+  });
 }
 
 void encode_one(std::string_view record, Job& job, const TokenizeOptions& options) {
@@ -132,11 +139,7 @@ void encode_one(std::string_view record, Job& job, const TokenizeOptions& option
 }
 
 void run_rows(Job& job, const TokenizeOptions& options) {
-  std::size_t begin = 0;
-  for (const auto& [end, line_number] : job.records) {
-    const std::string_view line = std::string_view(job.text).substr(begin, end - begin);
-    begin = end;
-    if (is_blank(line)) continue;
+  for_records(job, [&](std::string_view line, std::int64_t line_number) {
     try {
       encode_one(line, job, options);
     } catch (const InternalError&) {
@@ -146,7 +149,7 @@ void run_rows(Job& job, const TokenizeOptions& options) {
         job.problems.push_back(
             fmt::format("{}:{}: {}", job.path.string(), line_number, error.what()));
     }
-  }
+  });
 }
 
 void run_text(Job& job, const Tokenize& tokenize, const TokenizeOptions& options) {
