@@ -336,25 +336,24 @@ TEST(PacedTransport, LetsNothingArriveSooner) {
   const std::vector<std::int64_t> counts{kBytes, 0};
   std::chrono::steady_clock::time_point sent, arrived;
   EXPECT_THAT(
-      run_ranks(
-          2, options,
-          [&](Communicator& communicator) {
-            std::vector<std::byte> data(kBytes), other(kBytes);
-            std::vector<AlignedBytes> workspaces(2, AlignedBytes(comm::workspace_bytes(2)));
-            communicator.begin_step(1, 1);
-            if (communicator.rank() == 0) sent = std::chrono::steady_clock::now();
-            for (int i = 0; i < 2; ++i)
-              communicator.post({.kind = ExchangeKind::kSend,
-                                 .group = group,
-                                 .counts = counts,
-                                 .row_bytes = 1,
-                                 .input = data.data(),
-                                 .output = communicator.rank() == 0 ? nullptr : other.data()},
-                                workspaces[static_cast<std::size_t>(i)].span());
-            communicator.await(0);
-            communicator.await(1);
-            if (communicator.rank() == 1) arrived = std::chrono::steady_clock::now();
-          }),
+      run_ranks(2, options,
+                [&](Communicator& communicator) {
+                  std::vector<std::byte> data(kBytes), other(kBytes);
+                  std::vector<AlignedBytes> workspaces(2, AlignedBytes(comm::workspace_bytes(2)));
+                  communicator.begin_step(1, 1);
+                  if (communicator.rank() == 0) sent = std::chrono::steady_clock::now();
+                  for (int i = 0; i < 2; ++i)
+                    communicator.post({.kind = ExchangeKind::kSend,
+                                       .group = group,
+                                       .counts = counts,
+                                       .row_bytes = 1,
+                                       .input = data.data(),
+                                       .output = communicator.rank() == 0 ? nullptr : other.data()},
+                                      workspaces[static_cast<std::size_t>(i)].span());
+                  communicator.await(0);
+                  communicator.await(1);
+                  if (communicator.rank() == 1) arrived = std::chrono::steady_clock::now();
+                }),
       Each(IsEmpty()));
   const double seconds = std::chrono::duration<double>(arrived - sent).count();
   constexpr double kExpected = kLatency + 2 * kBytes / kBandwidth;

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile(backend="anabatic"): what is raised, that it computes the same, how often it compiles, what it refuses."""
+import contextlib
+import io
 import os
 import pathlib
 import subprocess
@@ -19,8 +21,8 @@ from torch_compiled import WITHOUT_LINEAR, WITHOUT_REGIONS, autocast, compilatio
 import anabatic as ab
 import random_models
 import tolerance
-from anabatic.torch import ops
-from anabatic.torch.compiler import _masked, _region_op
+from anabatic.torch import _masked, ops
+from anabatic.torch.compiler import _region_op
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LENGTH = 12
@@ -109,6 +111,28 @@ class Models(unittest.TestCase):
     def test_without_regions(self):
         for name in ("llama", "qwen3_moe"):
             self.check(name, regions=False)
+
+    def test_operators_of_adapted_models_are_joined_too(self):
+        # Attention stays apart, as its ranges of keys are there already.
+        before_attention = {"linear": 3, "rms_norm": 1, "rope": 2}
+        for name, is_autocast, operators in (
+                ("llama", True, [before_attention, {"add": 2, "linear": 1, "mlp": 1, "rms_norm": 1}]),
+                ("qwen3_moe", False, [before_attention | {"rms_norm": 3}, {"add": 1, "linear": 2, "rms_norm": 1}, {"add": 1, "moe_experts": 1}])):
+            model = build(name, num_hidden_layers=1)
+            tokens = random_models.make_tokens(model, 2, LENGTH, margin=0.0)[0]
+
+            def loss():
+                return model(input_ids=tokens, labels=tokens).loss
+
+            bound = tolerance.parity_bounds(1, model.config.hidden_size, torch.bfloat16 if is_autocast else torch.float32)["gradient"]
+            with autocast(is_autocast), contextlib.redirect_stdout(io.StringIO()):
+                want = gradients(loss, model.parameters())
+                ab.torch.adapt(model)
+                torch._dynamo.reset()
+                found = ab.torch.explain(loss)
+                got = gradients(compiled(loss), model.parameters())
+            self.assertEqual([region.operators for region in found.regions], operators, name)
+            self.assertLess(distance(got, want), 2 * bound, name)
 
     def test_shares_of_the_work(self):
         for name, layers in (("llama", 1), ("mixtral", 1), ("qwen3_moe", 1), ("deepseek_v3", 2)):

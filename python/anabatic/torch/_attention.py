@@ -23,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from . import _proof, ops
 from ._mask import Ranges, ranges_of
+from ._masked import mask_ranges, masked_attention
 from ._registry import NAME
 from ._report import count_call
 
@@ -45,11 +46,16 @@ def forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_ma
     if probe is not None:
         return probe.compare(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options)
     why = _refusal(module, query, key, value, attention_mask, dropout, options)
+    sinks = options.get("s_aux")
+    if torch.compiler.is_compiling() and attention_mask is not None and sinks is None and not why:
+        # What kind of mask it is shows when the graph runs.
+        scale = query.shape[-1]**-0.5 if scaling is None else scaling
+        return masked_attention(query, key, value, attention_mask, *mask_ranges(attention_mask), scale=scale), None
     ranges = None if why else _ranges(module, query, attention_mask, is_causal)
     if ranges is None:
         count_call(module, why or "a row of the mask is no range of keys")
         return _by_torch(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options)
-    return _by_operator(query, key, value, ranges, options.get("s_aux"), scaling), None
+    return _by_operator(query, key, value, ranges, sinks, scaling), None
 
 
 def _by_operator(query: Tensor, key: Tensor, value: Tensor, ranges: Ranges, sinks: Tensor | None, scale: float | None) -> Tensor:

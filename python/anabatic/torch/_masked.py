@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...errors import Unsupported
-from .._mask import ranges_of
+from ..errors import Unsupported
+from ._mask import ranges_of
 
 _LIBRARY = torch.library.Library("anabatic", "FRAGMENT")  # noqa: TOR901
 _LIBRARY.define("mask_ranges(Tensor mask) -> (Tensor, Tensor)")

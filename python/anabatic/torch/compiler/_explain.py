@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from . import _masked
+from .. import _masked
 from ._flops import PREFIX, count
 from ._lower import lower
 from ._options import read

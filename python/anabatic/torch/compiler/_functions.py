@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ._masked import masked_attention, mask_ranges
+from .._masked import masked_attention, mask_ranges
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:

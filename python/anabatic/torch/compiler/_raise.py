@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch.fx import Graph, GraphModule, Node
 
-from . import _attention, _experts, _mlps, _norms, _products, _regions, _rope
+from . import _attention, _experts, _mlps, _norms, _own, _products, _regions, _rope
 from ._graph import Match, Places, module_of, nodes, replace
 from ._regions import Apart, Joined
 
@@ -91,8 +91,10 @@ def _raise_one(module: GraphModule, patterns: dict[str, bool], result: Raised) -
 
 
 def _join(graph: Graph, places: Places, result: Raised) -> None:
-    for node in nodes(graph):
-        match = _rope.find(node)
+    _own.drop_questions(graph)
+    # Views before what they are of: they are the larger match.
+    for node in reversed(list(nodes(graph))):
+        match = None if node._erased else _rope.find(node) or _own.find(node)
         if match is not None and not places.obstacle(match):
             replace(graph, places, match)
     joined, apart = _regions.join(graph, places)

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 
-from .. import ops
+from .. import _masked, ops
 from .._register import Call, Op, register
-from . import _masked
 
 _LIBRARY = torch.library.Library("anabatic", "FRAGMENT")  # noqa: TOR901
 PREFIX = "region_"
