@@ -26,7 +26,6 @@ import tolerance
 
 ROWS, LENGTH, STEPS, MICRO_BATCH, RATE, DECAY, CLIP = 3, 24, 20, 2, 5e-3, 0.1, 1.0
 TRAINED = ["mixtral_plain", "qwen2_moe_plain", "deepseek_v3_plain", "gpt_oss_plain", "granitemoe_plain"]
-OTHERS = ["llama_plain", "gpt2_plain", "granitemoeshared_plain", "qwen3_moe_plain", "olmoe_plain", "ernie4_5_moe_plain"]
 RANK, ALPHA = 4, 6.0
 
 
@@ -251,7 +250,7 @@ def check_model(binary, folder, name, failures):
 
 
 def main():
-    binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or TRAINED + OTHERS
+    binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or TRAINED
     torch.set_num_threads(1)
     failures = []
     with tempfile.TemporaryDirectory() as folder:
