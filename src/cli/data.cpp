@@ -66,22 +66,18 @@ void print_numbers(const char* name, std::vector<std::int64_t> values) {
 }
 
 int print_survey(const train::RowSurvey& survey) {
-  print_output("{} rows\n", survey.lengths.size());
-  if (!survey.lengths.empty()) {
+  print_output("{} rows\n", survey.lengths().size());
+  if (!survey.lengths().empty()) {
     print_output("{:<18}{:>10}{:>10}{:>10}{:>10}{:>14}\n", "", "least", "median", "9 of 10", "most",
                  "sum");
-    print_numbers("tokens of a row", survey.lengths);
-    print_numbers("trained of a row", survey.trained);
+    print_numbers("tokens of a row", survey.lengths());
+    print_numbers("trained of a row", survey.trained());
   }
-  print_output("{} rows without a trained token\n", survey.num_untrained);
-  print_output("{} rows that begin with BOS twice, {} that end with EOS twice\n",
-               survey.num_doubled_bos, survey.num_doubled_eos);
-  print_output("{} bad rows{}\n", survey.num_problems, survey.num_problems > 0 ? ":" : "");
-  for (const std::string& problem : survey.problems) print_output("  {}\n", problem);
-  const bool is_good = survey.num_problems == 0 && survey.num_untrained == 0 &&
-                       survey.num_doubled_bos == 0 && survey.num_doubled_eos == 0 &&
-                       !survey.lengths.empty();
-  return is_good ? 0 : 1;
+  for (const train::Finding& finding : survey.findings()) {
+    print_output("{} {}{}\n", finding.count, finding.what, finding.count > 0 ? ":" : "");
+    for (const std::string& place : finding.first) print_output("  {}\n", place);
+  }
+  return survey.is_good() ? 0 : 1;
 }
 
 int run_data(const Invocation& invocation) {
@@ -102,7 +98,7 @@ int run_data(const Invocation& invocation) {
   train::log_warnings(special);
   const train::RowEncoder encoder(config, tokenizer, special);
   const std::vector<io::DataFile> files = train::text_files(paths, config, "FILE");
-  train::RowSurvey survey;
+  train::RowSurvey survey(config, tokenizer, special, encoder);
   const std::int64_t most = invocation.integer("--rows", kShownRows);
   const bool has_colours = ::isatty(STDOUT_FILENO) == 1;
   std::int64_t num_shown = 0;
@@ -110,7 +106,7 @@ int run_data(const Invocation& invocation) {
       files, encoder,
       [&](const train::EncodedRow& row) {
         if (action == "check") {
-          survey.add(row, special);
+          survey.add(row);
           return true;
         }
         if (num_shown++ >= most) return false;
@@ -122,7 +118,7 @@ int run_data(const Invocation& invocation) {
       },
       [&](const std::string& problem) {
         if (action == "show") throw InvalidArgument("[data] " + problem);
-        survey.add_problem(problem);
+        survey.add_bad_row(problem);
       });
   return action == "check" ? print_survey(survey) : 0;
 }

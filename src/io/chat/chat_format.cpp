@@ -114,7 +114,8 @@ OrderedJson list_or_text(const OrderedJson& row, const char* key) {
 
 ChatFormat::ChatFormat(const std::string& source, const std::string& name,
                        const OrderedJson& named_tokens, const RenderTime& now)
-    : source_(source),
+    : name_(name),
+      source_(source),
       default_(ChatTemplate::parse(source, name)),
       named_tokens_(std::make_shared<const OrderedJson>(named_tokens)),
       now_(now) {}
@@ -162,6 +163,22 @@ ChatFormat ChatFormat::load(const fs::path& model, const fs::path& template_file
       fmt::format("[chat template] {}: expected a chat_template.jinja, or a chat_template in "
                   "tokenizer_config.json; data.chat_template names another file",
                   model.string()));
+}
+
+std::vector<std::int64_t> ChatFormat::lines_with(const std::vector<std::string>& texts) const {
+  std::vector<std::int64_t> lines;
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < source_.size();) {
+    const std::size_t end = std::min(source_.find('\n', begin), source_.size());
+    const auto line = std::string_view(source_).substr(begin, end - begin);
+    ++number;
+    if (std::ranges::any_of(texts, [&](const std::string& text) {
+          return line.find(text) != std::string_view::npos;
+        }))
+      lines.push_back(number);
+    begin = end + 1;
+  }
+  return lines;
 }
 
 RenderedChat ChatFormat::render(OrderedJson row, bool add_generation_prompt) const {

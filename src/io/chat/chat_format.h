@@ -53,7 +53,10 @@ class ChatFormat {
   // `chat_template_kwargs`. InvalidArgument says which part is not as expected.
   RenderedChat render(nlohmann::ordered_json row, bool add_generation_prompt = false) const;
 
+  const std::string& name() const { return name_; }  // of its file
   const std::string& source() const { return source_; }
+  // Those of the source with one of these texts, counted from 1.
+  std::vector<std::int64_t> lines_with(const std::vector<std::string>& texts) const;
   const nlohmann::ordered_json& named_tokens() const { return *named_tokens_; }
 
  private:
@@ -64,7 +67,7 @@ class ChatFormat {
   std::string generation_prompt(const ChatTemplate& chosen, const nlohmann::ordered_json& context,
                                 bool has_variables) const;
 
-  std::string source_;
+  std::string name_, source_;
   ChatTemplate default_;
   std::unique_ptr<ChatTemplate> tool_use_;  // null: the default one
   std::shared_ptr<const nlohmann::ordered_json> named_tokens_;

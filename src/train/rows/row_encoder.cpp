@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/rows/row_encoder.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <map>
 #include <string_view>
 
 #include "base/error.h"
@@ -39,6 +42,46 @@ std::string today() {
   return fmt::format("{}-{}-{}", time.tm_year, time.tm_mon, time.tm_mday);
 }
 
+// Special tokens that an encoding which matches them everywhere has more often.
+std::vector<std::int32_t> suppressed_in(const std::string& text,
+                                        const std::vector<std::int32_t>& ids,
+                                        const io::Tokenizer& tokenizer) {
+  std::map<std::int32_t, std::int64_t> counts;
+  for (const std::int32_t id : tokenizer.encode(text, false))
+    if (tokenizer.is_special(id)) ++counts[id];
+  for (const std::int32_t id : ids)
+    if (tokenizer.is_special(id)) --counts[id];
+  std::vector<std::int32_t> suppressed;
+  for (const auto& [id, count] : counts)
+    for (std::int64_t i = 0; i < count; ++i) suppressed.push_back(id);
+  return suppressed;
+}
+
+RowNotes notes_on(const io::RenderedChat& chat, const io::EncodedText& tokens,
+                  const io::TrainedTokens& trained, const io::Tokenizer& tokenizer) {
+  RowNotes notes{.is_chat = true, .has_generation_blocks = chat.has_generation_blocks};
+  for (const std::size_t i : trained.unstopped)
+    if (chat.messages[i].weight != 0) notes.unstopped.push_back(i);
+  const std::string& text = chat.rendered.text;
+  for (const io::TrainedTokens::Span& span : trained.spans) {
+    const io::ChatMessage& message = chat.messages[span.message];
+    if (message.is_assistant && message.has_text && span.begin < message.begin &&
+        text.find_first_not_of(" \n\r\t", span.begin) >= message.begin)
+      notes.begun_by_space.push_back(span.message);
+  }
+  notes.suppressed = suppressed_in(text, tokens.ids, tokenizer);
+  return notes;
+}
+
+// The first token with a byte of the completion, and whether it has one of the prompt too.
+std::pair<std::size_t, bool> first_of_completion(const io::EncodedText& tokens,
+                                                 std::size_t prompt_bytes) {
+  const auto found = std::ranges::lower_bound(tokens.begins, prompt_bytes);
+  const auto first = static_cast<std::size_t>(found - tokens.begins.begin());
+  const bool is_joined = first > 0 && (found == tokens.begins.end() || *found > prompt_bytes);
+  return {is_joined ? first - 1 : first, is_joined};
+}
+
 }  // namespace
 
 RowEncoder::RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer,
@@ -54,16 +97,16 @@ RowEncoder::RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer,
 }
 
 void RowEncoder::encode(OrderedJson row, io::RowKind kind, std::vector<std::int32_t>& ids,
-                        std::vector<float>& weights) const {
+                        std::vector<float>& weights, RowNotes* notes) const {
   io::TrainingRow read = io::read_row(std::move(row), kind, io::TokenizeOptions().json_field);
   if (read.is_chat)
-    encode_chat(std::move(read), ids, weights);
+    encode_chat(std::move(read), ids, weights, notes);
   else
     encode_text(read, ids, weights);
 }
 
 void RowEncoder::encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids,
-                             std::vector<float>& weights) const {
+                             std::vector<float>& weights, RowNotes* notes) const {
   ANABATIC_REQUIRE(chat_.has_value(), "{}", chat_problem_);
   const io::RenderedChat chat = chat_->render(std::move(row.chat));
   const io::EncodedText tokens = tokenizer_.encode_with_begins(
@@ -75,7 +118,10 @@ void RowEncoder::encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids
   for (const io::ChatMessage& message : chat.messages)
     ANABATIC_REQUIRE(std::isfinite(static_cast<float>(message.weight)),
                      "expected a weight that a float holds, got {}", message.weight);
-  if (data_.require_stop_token) require_trained(chat, trained);
+  if (notes != nullptr)
+    *notes = notes_on(chat, tokens, trained, tokenizer_);
+  else if (data_.require_stop_token)
+    require_trained(chat, trained);
   const std::size_t first = ids.size();
   ids.insert(ids.end(), tokens.ids.begin(), tokens.ids.end());
   if (trained.appends_eos) {
@@ -106,15 +152,15 @@ void RowEncoder::require_trained(const io::RenderedChat& chat,
 void RowEncoder::encode_text(const io::TrainingRow& row, std::vector<std::int32_t>& ids,
                              std::vector<float>& weights) const {
   const std::size_t first = ids.size();
-  tokenizer_.encode_append(row.text, false, ids);
   std::size_t num_untrained = 0;
   if (row.prompt_bytes > 0 && data_.loss_on != "all") {
-    const std::vector<std::int32_t> prompt =
-        tokenizer_.encode(std::string_view(row.text).substr(0, row.prompt_bytes), false);
-    const auto whole = ids.begin() + static_cast<std::ptrdiff_t>(first);
-    const auto end = std::mismatch(prompt.begin(), prompt.end(), whole, ids.end()).first;
-    num_untrained = static_cast<std::size_t>(end - prompt.begin());
-    if (end != prompt.end()) ++num_joined_;
+    const io::EncodedText tokens = tokenizer_.encode_with_begins(row.text);
+    ids.insert(ids.end(), tokens.ids.begin(), tokens.ids.end());
+    const auto [untrained, is_joined] = first_of_completion(tokens, row.prompt_bytes);
+    num_untrained = untrained;
+    if (is_joined) ++num_joined_;
+  } else {
+    tokenizer_.encode_append(row.text, false, ids);
   }
   num_untrained += special_.document.put_before(ids, first);  // nothing comes before BOS
   special_.document.put_behind(ids, first);
@@ -123,8 +169,9 @@ void RowEncoder::encode_text(const io::TrainingRow& row, std::vector<std::int32_
 }
 
 std::string RowEncoder::rules() const {
-  std::string rules = fmt::format("loss_on {}, special in content {}, stop token {}", data_.loss_on,
-                                  data_.allow_special_in_content, data_.require_stop_token);
+  std::string rules =
+      fmt::format("loss_on {} by bytes, special in content {}, stop token {}", data_.loss_on,
+                  data_.allow_special_in_content, data_.require_stop_token);
   if (!chat_) return rules;
   const bool prints_time = chat_->source().find("strftime_now") != std::string::npos;
   return rules + fmt::format(", template {}, tokens {}, now {}", io::content_hash(chat_->source()),
@@ -132,10 +179,21 @@ std::string RowEncoder::rules() const {
                              data_.now.empty() && prints_time ? today() : data_.now);
 }
 
+std::string RowEncoder::template_lines_of(std::int32_t id) const {
+  if (!chat_) return "";
+  std::vector<std::string> texts{tokenizer_.id_to_token(id)};
+  for (const auto& [name, text] : chat_->named_tokens().items())
+    if (text == texts.front()) texts.push_back(name);
+  const std::vector<std::int64_t> lines = chat_->lines_with(texts);
+  if (lines.empty()) return "";
+  return fmt::format("{}, line {}", chat_->name(), fmt::join(lines, ", "));
+}
+
 void RowEncoder::log_counts() const {
   if (num_joined_ > 0)
-    log_info("data: in {} rows the prompt's last tokens go on into the completion, and are trained",
-             num_joined_.load());
+    log_info(
+        "data: in {} rows a token has the prompt's end and the completion's begin; it is trained",
+        num_joined_.load());
   if (num_closed_ > 0)
     log_info(
         "data: the template ends the last turn of {} rows with no special token: EOS is put "

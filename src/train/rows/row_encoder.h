@@ -17,6 +17,17 @@
 
 namespace anabatic::train {
 
+// What a row has that its ids and weights do not say, for people who look at it.
+struct RowNotes {
+  bool is_chat = false;
+  bool has_generation_blocks = false;  // of the template: it says itself where turns end
+  std::vector<std::size_t> unstopped;  // turns without a trained stop token, by message
+  // Turns that train white space of the template in front of their own text: the generation prompt
+  // lacks it.
+  std::vector<std::size_t> begun_by_space;
+  std::vector<std::int32_t> suppressed;  // special tokens in content that were not matched
+};
+
 // Const members may be called from many threads at once.
 class RowEncoder {
  public:
@@ -25,9 +36,14 @@ class RowEncoder {
   RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer, io::SpecialTokens special);
 
   // Appends a row, BOS and EOS included. A token weighs 1, or as its message says, where
-  // data.loss_on trains it, else 0. InvalidArgument for a bad row.
+  // data.loss_on trains it, else 0. InvalidArgument for a bad row. With `notes`, one that trains
+  // too little is not bad.
   void encode(OrderedJson row, io::RowKind kind, std::vector<std::int32_t>& ids,
-              std::vector<float>& weights) const;
+              std::vector<float>& weights, RowNotes* notes = nullptr) const;
+
+  // "FILE, line 3, 7": where the chat template writes a token; "" for no template, and no such
+  // line.
+  std::string template_lines_of(std::int32_t id) const;
 
   // All besides the tokenizer and its special tokens that ids and weights follow from.
   std::string rules() const;
@@ -38,8 +54,8 @@ class RowEncoder {
  private:
   void encode_text(const io::TrainingRow& row, std::vector<std::int32_t>& ids,
                    std::vector<float>& weights) const;
-  void encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids,
-                   std::vector<float>& weights) const;
+  void encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids, std::vector<float>& weights,
+                   RowNotes* notes) const;
   void require_trained(const io::RenderedChat& chat, const io::TrainedTokens& trained) const;
 
   const io::Tokenizer& tokenizer_;
@@ -48,7 +64,7 @@ class RowEncoder {
   std::optional<io::ChatFormat> chat_;
   std::string chat_problem_;                         // why there is no chat_
   mutable std::atomic<std::int64_t> num_closed_{0};  // rows that EOS was appended to
-  mutable std::atomic<std::int64_t> num_joined_{0};  // rows whose prompt's tokens are no prefix
+  mutable std::atomic<std::int64_t> num_joined_{0};  // rows with a token of prompt and completion
 };
 
 // Lets `options` read rows with an encoder, which lives as long as they do.

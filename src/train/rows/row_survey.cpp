@@ -11,7 +11,7 @@
 namespace anabatic::train {
 namespace {
 
-constexpr std::int64_t kMostProblems = 10;
+constexpr std::int64_t kMostPlaces = 10;
 
 std::unique_ptr<io::RecordReader> open_records(const io::DataFile& file) {
   const std::int64_t most = io::TokenizeOptions().max_line_bytes;
@@ -22,10 +22,9 @@ std::unique_ptr<io::RecordReader> open_records(const io::DataFile& file) {
   return std::make_unique<io::JsonValueReader>(file.path, most);
 }
 
-// Whether `id` is there twice in a row from place `at` on.
-bool is_doubled(const std::vector<std::int32_t>& ids, std::size_t at,
-                const std::optional<std::int32_t>& id) {
-  return id && at + 1 < ids.size() && ids[at] == *id && ids[at + 1] == *id;
+void note(Finding& finding, const std::string& place, const std::string& text) {
+  if (finding.count++ < kMostPlaces)
+    finding.first.push_back(place + (text.empty() ? "" : ": " + text));
 }
 
 }  // namespace
@@ -47,7 +46,7 @@ void visit_rows(const std::vector<io::DataFile>& files, const RowEncoder& encode
         ANABATIC_REQUIRE(row.kind == first->first,
                          "expected a row of {}, the kind that line {} has, got {}",
                          io::describe(first->first), first->second, io::describe(row.kind));
-        encoder.encode(std::move(json), row.kind, row.ids, row.weights);
+        encoder.encode(std::move(json), row.kind, row.ids, row.weights, &row.notes);
       } catch (const InternalError&) {
         throw;
       } catch (const Error& error) {
@@ -59,19 +58,84 @@ void visit_rows(const std::vector<io::DataFile>& files, const RowEncoder& encode
   }
 }
 
-void RowSurvey::add(const EncodedRow& row, const io::SpecialTokens& special) {
+RowSurvey::RowSurvey(const RunConfig& run, const io::Tokenizer& tokenizer,
+                     const io::SpecialTokens& special, const RowEncoder& encoder)
+    : tokenizer_(tokenizer),
+      special_(special),
+      encoder_(encoder),
+      has_turns_(run.data.loss_on != "all"),
+      bad_{.what = "bad rows"},
+      untrained_{.what = "rows without a trained token"},
+      unstopped_{.what = "turns whose trained tokens end without a stop token",
+                 .is_error = run.data.require_stop_token},
+      doubled_bos_{.what = "rows that begin with BOS twice"},
+      doubled_eos_{.what = "rows with EOS twice in a row"},
+      begun_by_space_{.what = "turns that train white space which their generation prompt lacks",
+                      .is_error = false},
+      suppressed_{.what = "rows with special tokens in content, which were read as text",
+                  .is_error = false} {}
+
+void RowSurvey::add(const EncodedRow& row) {
   // The first token is no label.
   const auto begin = row.weights.begin() + (row.weights.empty() ? 0 : 1);
   const std::int64_t count = row.weights.end() - begin - std::count(begin, row.weights.end(), 0.0f);
-  lengths.push_back(std::ssize(row.ids));
-  trained.push_back(count);
-  num_untrained += count == 0 ? 1 : 0;
-  num_doubled_bos += is_doubled(row.ids, 0, special.bos) ? 1 : 0;
-  num_doubled_eos += row.ids.size() > 1 && is_doubled(row.ids, row.ids.size() - 2, special.eos);
+  lengths_.push_back(std::ssize(row.ids));
+  trained_.push_back(count);
+  if (count == 0) note(untrained_, row.place, "");
+  find_doubled(row);
+  find_ends(row);
+  for (const std::size_t i : row.notes.begun_by_space)
+    note(begun_by_space_, row.place, fmt::format("messages[{}]", i));
+  if (!row.notes.suppressed.empty()) {
+    std::string texts;
+    for (const std::int32_t id : row.notes.suppressed)
+      texts += (texts.empty() ? "" : " ") + tokenizer_.id_to_token(id);
+    note(suppressed_, row.place, texts);
+  }
 }
 
-void RowSurvey::add_problem(const std::string& problem) {
-  if (num_problems++ < kMostProblems) problems.push_back(problem);
+void RowSurvey::find_doubled(const EncodedRow& row) {
+  const auto lines_of = [&](std::int32_t id) {
+    const std::string lines = row.notes.is_chat ? encoder_.template_lines_of(id) : "";
+    return fmt::format("{} twice{}", tokenizer_.id_to_token(id),
+                       lines.empty() ? "" : ", written by " + lines);
+  };
+  const auto& ids = row.ids;
+  if (special_.bos && ids.size() > 1 && ids[0] == *special_.bos && ids[1] == *special_.bos)
+    note(doubled_bos_, row.place, lines_of(*special_.bos));
+  if (!special_.eos) return;
+  // Where they are one token, EOS of a turn and BOS of the next are no doubled EOS.
+  const std::size_t first =
+      special_.bos == special_.eos ? std::max<std::size_t>(ids.size(), 2) - 2 : 0;
+  for (std::size_t i = first; i + 1 < ids.size(); ++i)
+    if (ids[i] == *special_.eos && ids[i + 1] == *special_.eos)
+      return note(doubled_eos_, row.place, lines_of(*special_.eos));
+}
+
+// Tokens that are trained without a break are a turn, whose last one is special.
+void RowSurvey::find_ends(const EncodedRow& row) {
+  for (const std::size_t i : row.notes.unstopped)
+    note(unstopped_, row.place, fmt::format("messages[{}]", i));
+  if (!has_turns_ || !row.notes.unstopped.empty() || row.notes.has_generation_blocks) return;
+  if (!row.notes.is_chat && special_.document.suffix.empty()) return;
+  for (std::size_t i = 0; i < row.ids.size(); ++i) {
+    const bool ends = row.weights[i] != 0 && (i + 1 == row.ids.size() || row.weights[i + 1] == 0);
+    if (ends && !tokenizer_.is_special(row.ids[i]) && row.ids[i] != special_.eos)
+      note(unstopped_, row.place,
+           fmt::format("token {}, '{}'", i, tokenizer_.decode(std::span(&row.ids[i], 1), false)));
+  }
+}
+
+void RowSurvey::add_bad_row(const std::string& problem) { note(bad_, problem, ""); }
+
+std::vector<Finding> RowSurvey::findings() const {
+  return {untrained_, unstopped_, doubled_bos_, doubled_eos_, begun_by_space_, suppressed_, bad_};
+}
+
+bool RowSurvey::is_good() const {
+  return !lengths_.empty() && std::ranges::none_of(findings(), [](const Finding& finding) {
+    return finding.is_error && finding.count > 0;
+  });
 }
 
 }  // namespace anabatic::train

@@ -18,6 +18,7 @@ struct EncodedRow {
   io::RowKind kind{};
   std::vector<std::int32_t> ids;
   std::vector<float> weights;
+  RowNotes notes;
 };
 
 // The rows of JSON files in order, until `visit` returns false. A bad row is given to `refuse`, as
@@ -26,16 +27,41 @@ void visit_rows(const std::vector<io::DataFile>& files, const RowEncoder& encode
                 const std::function<bool(const EncodedRow&)>& visit,
                 const std::function<void(const std::string&)>& refuse);
 
-// What many rows are like.
-struct RowSurvey {
-  std::vector<std::int64_t> lengths, trained;  // tokens of each row, and those that are trained
-  std::int64_t num_untrained = 0;              // rows without a trained token
-  std::int64_t num_doubled_bos = 0, num_doubled_eos = 0;
-  std::vector<std::string> problems;  // the first ten
-  std::int64_t num_problems = 0;
+// One kind of thing to know of rows: how often it was found, and where first.
+struct Finding {
+  std::string what;
+  bool is_error = true;
+  std::int64_t count = 0;
+  std::vector<std::string> first;  // ten: file:line and what is there
+};
 
-  void add(const EncodedRow& row, const io::SpecialTokens& special);
-  void add_problem(const std::string& problem);
+// What many rows are like. Nothing in it rests on what encoding them said of their masks, but for
+// turns that it could not place at all.
+class RowSurvey {
+ public:
+  // All of them must outlive it.
+  RowSurvey(const RunConfig& run, const io::Tokenizer& tokenizer, const io::SpecialTokens& special,
+            const RowEncoder& encoder);
+
+  void add(const EncodedRow& row);
+  void add_bad_row(const std::string& problem);
+
+  const std::vector<std::int64_t>& lengths() const { return lengths_; }  // tokens of each row
+  const std::vector<std::int64_t>& trained() const { return trained_; }  // those that are trained
+  std::vector<Finding> findings() const;
+  // Whether there are rows, and no error was found.
+  bool is_good() const;
+
+ private:
+  void find_doubled(const EncodedRow& row);
+  void find_ends(const EncodedRow& row);
+
+  const io::Tokenizer& tokenizer_;
+  const io::SpecialTokens& special_;
+  const RowEncoder& encoder_;
+  bool has_turns_;  // data.loss_on trains some tokens of a row alone
+  std::vector<std::int64_t> lengths_, trained_;
+  Finding bad_, untrained_, unstopped_, doubled_bos_, doubled_eos_, begun_by_space_, suppressed_;
 };
 
 }  // namespace anabatic::train
