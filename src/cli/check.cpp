@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proofs on what the user has: files against their manifest, a chat template against jinja2, packed
-// documents against each other.
+// documents against each other, micro-batches against their rows.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -13,6 +13,7 @@
 #include "cli/verb.h"
 #include "train/convert/convert.h"
 #include "train/convert/manifest.h"
+#include "train/proof/cuts.h"
 #include "train/proof/leak.h"
 
 namespace anabatic::cli {
@@ -50,6 +51,23 @@ int check_leak(const Invocation& invocation) {
   return 0;
 }
 
+int check_cuts(const Invocation& invocation) {
+  const train::CutsReport report =
+      train::check_cuts(train::load_run_config(invocation.positionals.at(1), invocation.overrides));
+  print_output(
+      "{} rows with {} labels of uneven weights, gradients of {} states; shares of these\n",
+      report.rows, report.labels, report.states);
+  print_output("{:<16}{:<14}{:>12}{:>12}  gradient that is furthest off\n", "micro-batches", "loss",
+               "difference", "bound");
+  print_output("{:<16}{:<14.9g}\n", "rows one by one", report.loss);
+  for (const train::CutResult& cut : report.cuts)
+    print_output("{:<16}{:<14.9g}{:>12.2e}{:>12.2e}  {}{}\n", cut.name, cut.loss, cut.difference,
+                 cut.bound, cut.worst, cut.holds ? "" : "  BEYOND THE BOUND");
+  print_output(
+      "without the auxiliary losses of routers: one of a micro-batch is no sum over its rows\n");
+  return report.holds() ? 0 : 1;
+}
+
 int check_template_of(const Invocation& invocation) {
   return check_template(invocation.positionals.at(1),
                         invocation.has("--template") ? invocation.value("--template") : "",
@@ -63,7 +81,7 @@ struct Subject {
 };
 constexpr std::array kSubjects{
     Subject{"manifest", "--against --reference", false, check_manifest},
-    Subject{"leak", "", true, check_leak},
+    Subject{"leak", "", true, check_leak}, Subject{"cuts", "", true, check_cuts},
     Subject{"template", "--template --python", false, check_template_of}};
 
 int run_check(const Invocation& invocation) {
@@ -88,7 +106,7 @@ int run_check(const Invocation& invocation) {
 const Verb& check_verb() {
   static const Verb verb{
       "check",
-      "prove files (manifest MODEL), a chat template (template MODEL), packing (leak CONFIG.yaml)",
+      "prove what you have: manifest MODEL, template MODEL, leak CONFIG.yaml, cuts CONFIG.yaml",
       "WHAT PATH",
       {{.name = "--against",
         .help = "of manifest: the source; its tensors are compared too, and of a conversion every "

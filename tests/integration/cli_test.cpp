@@ -183,6 +183,13 @@ TEST_F(Cli, TrainsShowsMergesAndUsesAnAdapter) {
             loss_of({"--model.path", run_, "--adapter", adapter}));
 }
 
+TEST_F(Cli, ChecksThatMicroBatchesDoNotMatter) {
+  const std::string said = succeed({"check", "cuts", config_});
+  for (const char* part : {"rows one by one", "1 x 8 ", "2 x 4 ", "8 x 1 ", "auxiliary losses"})
+    EXPECT_THAT(said, HasSubstr(part));
+  EXPECT_THAT(said, Not(HasSubstr("BEYOND THE BOUND")));
+}
+
 TEST_F(Cli, WarnsOfSamplesBeyondTheModelsPositions) {
   const Outcome train = run_binary({"train", config_, "--data.sequence_length", "65"});
   EXPECT_EQ(train.exit_code, 0) << train.err;
