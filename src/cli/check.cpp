@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proofs on what the user has: files against their manifest, a chat template against jinja2, packed
-// documents against each other, micro-batches against their rows.
+// documents against each other, micro-batches against their rows, an adapter against its merge.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -8,11 +8,14 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/adapter_base.h"
 #include "cli/check_template.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
+#include "train/checkpoint/checkpoint_search.h"
 #include "train/convert/convert.h"
 #include "train/convert/manifest.h"
+#include "train/proof/adapter.h"
 #include "train/proof/cuts.h"
 #include "train/proof/leak.h"
 
@@ -68,6 +71,24 @@ int check_cuts(const Invocation& invocation) {
   return report.holds() ? 0 : 1;
 }
 
+int check_adapter(const Invocation& invocation) {
+  const std::string adapter = train::model_path_of(invocation.positionals.at(1));
+  for (const auto& [key, values] : invocation.overrides)
+    ANABATIC_REQUIRE(key == "model.path", "[check] adapter reads model.path alone, got --{}", key);
+  const train::AdapterReport report = train::check_adapter(
+      adapter, train::model_path_of(adapter_base(invocation, adapter)),
+      invocation.has("--against") ? train::model_path_of(invocation.value("--against")) : "");
+  print_output("{}\n", report.coverage);
+  for (const auto& [kind, norm] : report.norms_of_b)
+    print_output("{:<11} norm of B {:.6g}\n", kind, norm);
+  print_output("effect      of {:.3g} in norm, on logits of {:.3g} of {} tokens\n", report.effect,
+               report.logits, report.tokens);
+  print_output("merged      {:.3g} off, expected at most {:.3g}\n", report.merge_difference,
+               report.merge_bound);
+  for (const std::string& problem : report.problems) print_output("problem     {}\n", problem);
+  return report.problems.empty() ? 0 : 1;
+}
+
 int check_template_of(const Invocation& invocation) {
   return check_template(invocation.positionals.at(1),
                         invocation.has("--template") ? invocation.value("--template") : "",
@@ -82,6 +103,7 @@ struct Subject {
 constexpr std::array kSubjects{
     Subject{"manifest", "--against --reference", false, check_manifest},
     Subject{"leak", "", true, check_leak}, Subject{"cuts", "", true, check_cuts},
+    Subject{"adapter", "--against", true, check_adapter},
     Subject{"template", "--template --python", false, check_template_of}};
 
 int run_check(const Invocation& invocation) {
@@ -106,11 +128,12 @@ int run_check(const Invocation& invocation) {
 const Verb& check_verb() {
   static const Verb verb{
       "check",
-      "prove what you have: manifest MODEL, template MODEL, leak CONFIG.yaml, cuts CONFIG.yaml",
+      "prove what you have: manifest MODEL, template MODEL, leak CONFIG.yaml, cuts CONFIG.yaml, "
+      "adapter ADAPTER",
       "WHAT PATH",
       {{.name = "--against",
         .help = "of manifest: the source; its tensors are compared too, and of a conversion every "
-                "value",
+                "value; of adapter: a merged model, in place of one that is merged here",
         .value = "MODEL_DIR"},
        {.name = "--reference",
         .help = "of manifest: safetensors file of input_ids i64[1,S] and logits f32[1,S,V] of "

@@ -5,8 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/json.h"
-#include "base/text.h"
+#include "cli/adapter_base.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "model/lora/merged_weights.h"
@@ -28,28 +27,10 @@ struct LoadedAdapter {
   model::AdapterValues values;
 };
 
-// The weights' directory: as asked, or as the adapter names it.
-std::string base_of(const Invocation& invocation, const std::string& adapter) {
-  if (const auto given = invocation.overrides.find("model.path");
-      given != invocation.overrides.end())
-    return given->second.at(0);
-  const std::string place = fmt::format("[lora] {}", adapter);
-  const Json json = parse_json_object(
-      read_file(fs::path(adapter) / model::kAdapterConfig, std::int64_t{1} << 24), place);
-  const auto base = json.find("base_model_name_or_path");
-  std::error_code ignored;
-  ANABATIC_REQUIRE(
-      base != json.end() && base->is_string() && fs::exists(base->get<std::string>(), ignored),
-      "[lora] --model.path: expected the model below {}, got none, and {} names no "
-      "directory that is there",
-      adapter, model::kAdapterConfig);
-  return base->get<std::string>();
-}
-
 LoadedAdapter load(const Invocation& invocation, const std::string& path,
                    model::GateUp gate_up = model::GateUp::kTogether) {
   std::string directory = train::model_path_of(path),
-              base = train::model_path_of(base_of(invocation, directory));
+              base = train::model_path_of(adapter_base(invocation, directory));
   model::ModelConfig config = model::load_config(base);
   model::PeftFiles files(config, directory, gate_up);
   model::AdapterValues values(files.adapter());

@@ -178,6 +178,14 @@ TEST_F(Cli, TrainsShowsMergesAndUsesAnAdapter) {
               HasSubstr("as its manifest says"));
   succeed({"generate", "--model.path", run_, "--adapter", adapter, "--prompt", "In line",
            "--generate.max_new_tokens", "3"});
+  for (const auto& more : {std::vector<std::string>(),
+                           {"--model.path", run_.string(), "--against", merged.string()}}) {
+    std::vector<std::string> arguments{"check", "adapter", adapter};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_THAT(succeed(arguments), HasSubstr("experts     norm of B "));
+  }
+  EXPECT_THAT(run_binary({"check", "adapter", adapter, "--against", run_}).out,
+              HasSubstr("is not the model with the adapter next to it"));
   succeed({"lora", "convert", adapter, folder_.path() / "v4", "--format", "peft_per_expert"});
   EXPECT_EQ(loss_of({"--model.path", run_, "--adapter", folder_.path() / "v4"}),
             loss_of({"--model.path", run_, "--adapter", adapter}));

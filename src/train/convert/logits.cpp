@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "train/model_session.h"
+#include "train/state_rows.h"
 
 namespace anabatic::train {
 
@@ -27,8 +28,30 @@ std::vector<std::int32_t> probe_tokens(const model::ModelConfig& config) {
   return probe_tokens(config.spec.vocab_size, learned > 0 ? std::min(learned, kMost) : kMost);
 }
 
+namespace {
+
+void merge_into(runtime::StateStore& store, const model::AdapterValues& adapter) {
+  const model::StateReader merged = model::merged_reader(
+      [&](std::string_view state, std::int64_t first, std::span<float> values) {
+        read_rows(find_rows(store, intern(state)), first, values);
+      },
+      adapter);
+  for (const model::AdapterGroup& group : adapter.adapter().groups)
+    for (const model::AdapterPart& part : group.parts) {
+      const StateRows rows = find_rows(store, intern(part.parameter));
+      for_row_blocks(rows.state.type->num_elements(),
+                     [&](std::int64_t first, std::span<float> block) {
+                       merged(part.parameter, first, block);
+                       write_rows(rows, first, block);
+                     });
+    }
+}
+
+}  // namespace
+
 std::vector<float> logits_of(const std::filesystem::path& model,
-                             std::span<const std::int32_t> tokens, const std::string& adapter) {
+                             std::span<const std::int32_t> tokens, const std::string& adapter,
+                             const model::AdapterValues* merged) {
   const LogScope quiet({});
   ModelSession session(load_run_config("", {{"model.path", {model.string()}},
                                             {"model.adapter", {adapter}},
@@ -41,6 +64,7 @@ std::vector<float> logits_of(const std::filesystem::path& model,
                                                .with_loss = false,
                                                .with_logits = true}});
   session.load_parameters();
+  if (merged != nullptr) merge_into(session.store(), *merged);
   session.refresh_derived();
   std::vector<std::int32_t> positions(length), key_end(length);
   std::iota(positions.begin(), positions.end(), 0);

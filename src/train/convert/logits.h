@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/lora/merged_weights.h"
 #include "model/model.h"
 
 namespace anabatic::train {
@@ -17,9 +18,10 @@ std::vector<std::int32_t> probe_tokens(std::int64_t vocab_size, std::int64_t cou
 std::vector<std::int32_t> probe_tokens(const model::ModelConfig& config);
 
 // Logits [tokens, vocabulary] of one sequence, in fp32. The model is loaded whole. `adapter` is
-// that of model.adapter.
+// that of model.adapter. `merged` is added to the weights in memory, as a merge adds it to files.
 std::vector<float> logits_of(const std::filesystem::path& model,
-                             std::span<const std::int32_t> tokens, const std::string& adapter = "");
+                             std::span<const std::int32_t> tokens, const std::string& adapter = "",
+                             const model::AdapterValues* merged = nullptr);
 
 struct LogitsComparison {
   std::int64_t tokens = 0;
