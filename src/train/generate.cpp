@@ -70,32 +70,59 @@ std::span<const float> Decoder::append(std::span<const std::int32_t> tokens) {
   return logits;
 }
 
-void generate(ModelSession& session, std::span<const std::int32_t> prompt,
-              std::span<const std::int64_t> stops, const std::function<void(std::int32_t)>& emit) {
-  const RunConfig::Generate& options = session.run().generate;
+// Fills the caches with the prompt and returns the logits of its last token.
+std::span<const float> Generator::read(std::span<const std::int32_t> prompt, std::int64_t room) {
+  const std::int64_t longest = session_.config().max_position_embeddings,
+                     needed = std::ssize(prompt) + room;
+  if (!decoder_ || decoder_->capacity() < needed) {
+    // Twice as many as before, so that a conversation is read again a few times only.
+    std::int64_t capacity = decoder_ ? std::max(needed, 2 * decoder_->capacity()) : needed;
+    if (longest > 0) capacity = std::min(capacity, longest);
+    decoder_.reset();  // before the next one: the session has one at a time
+    held_.clear();
+    decoder_ = std::make_unique<Decoder>(session_, capacity);
+    if (!session_.has_parameters()) session_.load_parameters();
+    session_.refresh_derived();
+  }
+  // Logits are those of a token that goes through the model.
+  const auto shared = std::mismatch(held_.begin(), held_.end(), prompt.begin(), prompt.end() - 1);
+  length_ = std::ssize(prompt);
+  num_kept_ = shared.first - held_.begin();
+  decoder_->truncate(num_kept_);
+  held_.assign(prompt.begin(), prompt.end());
+  return decoder_->append(prompt.subspan(static_cast<std::size_t>(num_kept_)));
+}
+
+void Generator::run(std::span<const std::int32_t> prompt, std::span<const std::int64_t> stops,
+                    const std::function<void(std::int32_t)>& emit) {
+  const RunConfig::Generate& options = session_.run().generate;
   const auto length = static_cast<std::int64_t>(prompt.size());
-  const std::int64_t longest = session.config().max_position_embeddings;
+  const std::int64_t longest = session_.config().max_position_embeddings;
   ANABATIC_REQUIRE(length > 0, "[generate] expected a prompt of at least one token, got none");
   ANABATIC_REQUIRE(longest <= 0 || length < longest,
                    "[generate] the prompt has {} tokens, the model takes {}", length, longest);
   std::int64_t room = options.max_new_tokens;
   if (longest > 0) room = std::min(room, longest - length);
-  Decoder decoder(session, length + room);
-  if (!session.has_parameters()) session.load_parameters();
-  session.refresh_derived();
-  Sampler sampler(options, session.config().spec.vocab_size);
-  std::span<const float> logits = decoder.append(prompt);
+  Sampler sampler(options, session_.config().spec.vocab_size);
+  std::span<const float> logits = read(prompt, room);
   for (std::int64_t i = 0; i < room; ++i) {
     const std::int32_t token = sampler.next(logits, length + i);
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) return;
     emit(token);
-    if (i + 1 < room) logits = decoder.append(std::span(&token, 1));
+    if (i + 1 == room) break;
+    logits = decoder_->append(std::span(&token, 1));
+    held_.push_back(token);
   }
   if (room < options.max_new_tokens)
     log_warning(
         "[generate] stopped after {} of {} new tokens: with the {} of the prompt they fill the "
         "model's max_position_embeddings {}",
         room, options.max_new_tokens, length, longest);
+}
+
+void generate(ModelSession& session, std::span<const std::int32_t> prompt,
+              std::span<const std::int64_t> stops, const std::function<void(std::int32_t)>& emit) {
+  Generator(session).run(prompt, stops, emit);
 }
 
 void generate_text(const RunConfig& run, const std::string& prompt,

@@ -28,10 +28,11 @@ class Decoder {
   // valid until the next call. InvalidArgument when the caches are full or `tokens` is empty.
   std::span<const float> append(std::span<const std::int32_t> tokens);
 
-  // Forgets all tokens.
-  void clear() { length_ = 0; }
+  // Forgets all tokens but the first ones.
+  void truncate(std::int64_t length) { length_ = length; }
 
   std::int64_t length() const { return length_; }
+  std::int64_t capacity() const { return capacity_; }
 
  private:
   std::span<const float> run(BoundProgram& program, std::span<const std::int32_t> tokens);
@@ -42,13 +43,36 @@ class Decoder {
   std::vector<std::int32_t> positions_, key_begin_, key_end_;
 };
 
-// Samples until a stop token (not emitted), max_new_tokens or the model's longest sequence. Calls
-// `emit` with each id. Uses the session's current parameters, or loads those of run.model.path if
-// it has none.
+// Continues prompts, one after the other. The tokens that a prompt shares with those before it,
+// from its beginning on, stay in the caches and are not computed again.
+class Generator {
+ public:
+  // Uses the session's current parameters, or loads those of run.model.path if it has none.
+  explicit Generator(ModelSession& session) : session_(session) {}
+
+  // Samples until a stop token (not emitted), max_new_tokens or the model's longest sequence. Calls
+  // `emit` with each id.
+  void run(std::span<const std::int32_t> prompt, std::span<const std::int64_t> stops,
+           const std::function<void(std::int32_t)>& emit);
+
+  // Tokens of the last prompt, and those of them that were in the caches.
+  std::int64_t length() const { return length_; }
+  std::int64_t num_kept() const { return num_kept_; }
+
+ private:
+  std::span<const float> read(std::span<const std::int32_t> prompt, std::int64_t room);
+
+  ModelSession& session_;
+  std::unique_ptr<Decoder> decoder_;
+  std::vector<std::int32_t> held_;  // the tokens in its caches
+  std::int64_t length_ = 0, num_kept_ = 0;
+};
+
+// A single prompt.
 void generate(ModelSession& session, std::span<const std::int32_t> prompt,
               std::span<const std::int64_t> stops, const std::function<void(std::int32_t)>& emit);
 
-// As above from text to text, with the tokenizer of the model directory and the special tokens of
+// From text to text, with the tokenizer of the model directory and the special tokens of
 // io/tokenizer/special_tokens.h. Calls `emit` with each piece of the continuation.
 void generate_text(const RunConfig& run, const std::string& prompt,
                    const std::function<void(const std::string&)>& emit);

@@ -633,6 +633,15 @@ std::string packing_of(const RunConfig& config) {
   return trains_on_rows(config) ? "best_fit" : "isolated";
 }
 
+std::optional<std::tm> date_of(const std::string& text) {
+  for (const char* form : {"%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"}) {
+    std::tm time{};
+    const char* const end = ::strptime(text.c_str(), form, &time);
+    if (end != nullptr && *end == '\0') return time;
+  }
+  return std::nullopt;
+}
+
 RunConfig with_training_precision(RunConfig config) {
   if (config.train.precision == "auto") config.train.precision = "bf16";
   return config;
@@ -673,6 +682,9 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(
         fmt::format("data.max_length: expected at most data.sequence_length = {}, got {}",
                     data.sequence_length, data.max_length));
+  if (!data.now.empty() && !date_of(data.now))
+    problems.push_back(fmt::format(
+        "data.now: expected a date such as 2026-05-01 or 2026-05-01T12:30:00, got '{}'", data.now));
   add_lora_problems(config, problems);
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)

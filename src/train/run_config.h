@@ -3,6 +3,7 @@
 // flag.
 #pragma once
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -193,6 +194,8 @@ bool trains_on_rows(const RunConfig& config);
 
 // data.packing without auto.
 std::string packing_of(const RunConfig& config);
+// data.now; nothing if it is no date, such as "".
+std::optional<std::tm> date_of(const std::string& text);
 // Replaces train.precision: auto by its meaning for a training step.
 RunConfig with_training_precision(RunConfig config);
 

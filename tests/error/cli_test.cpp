@@ -32,7 +32,7 @@ TEST(CliErrors, NameTheNearestVerbFlagAndKey) {
   EXPECT_THAT(failure({"generate", "--promt", "x"}, kUsage), HasSubstr("did you mean --prompt?"));
   EXPECT_THAT(failure({"info", "--jsn", "DIR"}, kUsage), HasSubstr("did you mean --json?"));
   EXPECT_THAT(failure({"generate", "--model.pth", "x"}, kUsage),
-              HasSubstr("did you mean --model.path?"));
+              HasSubstr("model.pth: unknown key; did you mean model.path?"));
   EXPECT_THAT(failure({"generate", "--prompt", "a", "b"}, kUsage),
               HasSubstr("unexpected argument 'b'"));
   EXPECT_THAT(failure({"info"}, kUsage), HasSubstr("MODEL_DIR is required"));
@@ -166,6 +166,23 @@ TEST(CliErrors, SayWhatProfileAndBenchLack) {
   EXPECT_THAT(failure({"bench", "gemm", "--zipf", "1"}, kUsage),
               HasSubstr("gemm has no setting --zipf"));
   EXPECT_THAT(failure({"bench", "gemm", "--rounds", "0"}, kUsage), HasSubstr("--rounds"));
+}
+
+TEST(CliErrors, SayWhatAChatLacks) {
+  const TemporaryDirectory folder;
+  const std::string model = write_tiny_config(folder.path());
+  EXPECT_THAT(failure({"generate", "--model.path", model}, kUsage),
+              HasSubstr("expected --prompt TEXT, which is continued, or --chat, got neither"));
+  EXPECT_THAT(failure({"generate", "--chat", "--prompt", "a"}, kUsage), HasSubstr("got both"));
+  EXPECT_THAT(failure({"generate", "--prompt", "a", "--messages", "m.json"}, kUsage),
+              HasSubstr("--messages: expected --chat with it"));
+  EXPECT_THAT(failure({"generate", "--chat", "--data.now", "soon"}, kUsage),
+              HasSubstr("data.now: expected a date such as 2026-05-01"));
+  EXPECT_THAT(failure({"generate", "--chat"}, kUsage), HasSubstr("expected model.path, got none"));
+  EXPECT_THAT(failure({"generate", "--chat", "--model.path", model, "--messages",
+                       folder.path() / "none.json"},
+                      1),
+              HasSubstr("none.json"));
 }
 
 TEST(CliErrors, SayWhatLoraLacks) {

@@ -138,6 +138,37 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   EXPECT_THAT(continuation, Not(HasSubstr("In line")));
 }
 
+TEST_F(Cli, AnswersInAChat) {
+  succeed({"train", config_});
+  const fs::path own = folder_.path() / "own.jinja", turns = folder_.path() / "turns",
+                 messages = folder_.path() / "messages.json";
+  std::ofstream(own) << "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>"
+                        "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+  std::ofstream(turns) << "In line\r\n \nserves\n";
+  const std::vector<std::string> chat{"generate",
+                                      "--chat",
+                                      "--model.path",
+                                      run_,
+                                      "--data.chat_template",
+                                      own,
+                                      "--generate.max_new_tokens",
+                                      "9"};
+  const Outcome conversation = run_binary(chat, turns);
+  EXPECT_EQ(conversation.exit_code, 0) << conversation.err;
+  const auto answer_to = [&](const OrderedJson& list) {
+    std::ofstream(messages) << dump_json(list);
+    std::vector<std::string> once = chat;
+    once.insert(once.end(), {"--messages", messages});
+    return succeed(once);
+  };
+  OrderedJson list = OrderedJson::array({{{"role", "user"}, {"content", "In line"}}});
+  const std::string first = answer_to(list);
+  list.push_back({{"role", "assistant"}, {"content", first}});
+  list.push_back({{"role", "user"}, {"content", "serves"}});
+  EXPECT_EQ(conversation.out, first + "\n" + answer_to(list) + "\n");
+  EXPECT_NE(first, "");
+}
+
 TEST_F(Cli, TrainsShowsMergesAndUsesAnAdapter) {
   succeed({"train", config_});
   const fs::path adapter = folder_.path() / "adapter", merged = folder_.path() / "merged";

@@ -141,9 +141,9 @@ TEST(Help, PointsFromWrongArgumentsToItself) {
   EXPECT_THAT(failure({"help", "evaluat"}), HasSubstr("got 'evaluat'; did you mean evaluate?"));
   EXPECT_THAT(failure({"--hlp"}), HasSubstr("[anabatic] expected one of the verbs"));
   EXPECT_THAT(failure({"help", "train", "--markdown"}), HasSubstr("expected a verb or --markdown"));
-  EXPECT_THAT(failure({"generate"}),
-              AllOf(HasSubstr("[generate] --prompt is required"),
-                    HasSubstr("`anabatic generate --help` lists its options and keys")));
+  EXPECT_THAT(failure({"gradients", "model"}),
+              AllOf(HasSubstr("[gradients] --tokens is required"),
+                    HasSubstr("`anabatic gradients --help` lists its options and keys")));
 }
 
 TEST(Help, RefusesKeysThatTheVerbDoesNotRead) {

@@ -35,7 +35,7 @@ bool compiles(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-Process::Process(const std::vector<std::string>& arguments) {
+Process::Process(const std::vector<std::string>& arguments, const std::string& input) {
   std::vector<std::string> words{ANABATIC_BINARY_DIR "/anabatic"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   if (compiles(arguments))
@@ -48,7 +48,7 @@ Process::Process(const std::vector<std::string>& arguments) {
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   const std::string out = folder_.path() / "out", err = folder_.path() / "err";
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, input.c_str(), O_RDONLY, 0);
   constexpr int kCreate = O_WRONLY | O_CREAT | O_TRUNC;
   ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), kCreate, 0600);
   ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), kCreate, 0600);
@@ -79,6 +79,8 @@ std::string Process::out_so_far() const {
   return std::filesystem::exists(file) ? read_file(file) : "";
 }
 
-Outcome run_binary(const std::vector<std::string>& arguments) { return Process(arguments).wait(); }
+Outcome run_binary(const std::vector<std::string>& arguments, const std::string& input) {
+  return Process(arguments, input).wait();
+}
 
 }  // namespace anabatic::testing

@@ -21,7 +21,8 @@ struct Outcome {
 // A running binary; killed when it goes without wait().
 class Process {
  public:
-  explicit Process(const std::vector<std::string>& arguments);
+  explicit Process(const std::vector<std::string>& arguments,
+                   const std::string& input = "/dev/null");
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -35,6 +36,7 @@ class Process {
   pid_t pid_ = -1;
 };
 
-Outcome run_binary(const std::vector<std::string>& arguments);
+Outcome run_binary(const std::vector<std::string>& arguments,
+                   const std::string& input = "/dev/null");
 
 }  // namespace anabatic::testing

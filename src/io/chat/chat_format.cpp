@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "io/gguf.h"
+#include "io/tokenizer/gguf/gguf_tokenizer.h"
 
 namespace anabatic::io {
 namespace {
@@ -27,9 +29,7 @@ OrderedJson read_json(const fs::path& file) {
 }
 
 // The texts of the tokens that a template may name: members ending in `_token`.
-void add_named_tokens(const fs::path& file, OrderedJson& tokens) {
-  if (!fs::exists(file)) return;
-  const OrderedJson config = read_json(file);
+void add_named_tokens(const OrderedJson& config, OrderedJson& tokens) {
   if (!config.is_object()) return;
   for (const auto& [key, value] : config.items()) {
     if (!key.ends_with("_token") || tokens.contains(key)) continue;
@@ -123,11 +123,23 @@ ChatFormat::ChatFormat(const std::string& source, const std::string& name,
 ChatFormat ChatFormat::load(const fs::path& model, const fs::path& template_file,
                             const RenderTime& now) {
   OrderedJson tokens = OrderedJson::object();
-  add_named_tokens(model / "tokenizer_config.json", tokens);
-  add_named_tokens(model / "special_tokens_map.json", tokens);
   const auto whole = [&](const fs::path& file) {
     return ChatFormat(read_file(file, kLargestFile), file.string(), tokens, now);
   };
+  if (is_gguf(model)) {
+    const GgufFiles files = GgufFiles::open(model);
+    if (has_gguf_tokenizer(files.metadata()))
+      add_named_tokens(OrderedJson::parse(gguf_tokenizer_config(files.metadata())), tokens);
+    if (!template_file.empty()) return whole(template_file);
+    const std::string source = gguf_chat_template(files.metadata());
+    ANABATIC_REQUIRE(!source.empty(),
+                     "[chat template] {}: expected the key tokenizer.chat_template, found none; "
+                     "data.chat_template names a file",
+                     model.string());
+    return ChatFormat(source, model.string(), tokens, now);
+  }
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
+    if (fs::exists(model / name)) add_named_tokens(read_json(model / name), tokens);
   if (!template_file.empty()) return whole(template_file);
   if (fs::exists(model / "chat_template.jinja")) return whole(model / "chat_template.jinja");
   for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {

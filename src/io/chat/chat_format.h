@@ -40,8 +40,8 @@ struct RenderedChat {
 class ChatFormat {
  public:
   // Reads a model directory: chat_template.jinja, else chat_template.json, else
-  // tokenizer_config.json. `template_file`, if not empty, goes before them. InvalidArgument if
-  // there is none.
+  // tokenizer_config.json; or a GGUF file. `template_file`, if not empty, goes before them.
+  // InvalidArgument if there is none.
   static ChatFormat load(const std::filesystem::path& model,
                          const std::filesystem::path& template_file = {},
                          const RenderTime& now = {});

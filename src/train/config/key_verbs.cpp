@@ -19,6 +19,7 @@ constexpr std::string_view kRunAndEvaluate = "train evaluate plan profile";
 constexpr std::string_view kRunAndGradients = "train gradients plan profile bench";
 constexpr std::string_view kRunAndBench = "train plan profile bench";
 constexpr std::string_view kText = "train evaluate tokenize data plan profile";
+constexpr std::string_view kTextAndGenerate = "train evaluate generate tokenize data plan profile";
 constexpr std::string_view kModel = "train evaluate generate gradients plan profile";
 constexpr std::string_view kAnyModel = "train evaluate generate gradients plan profile bench";
 constexpr std::array kRows{
@@ -32,9 +33,9 @@ constexpr std::array kRows{
     Row{"data.validation", kRunAndEvaluate},
     Row{"data.sequence_length", kRunAndEvaluate},
     Row{"data.packing", kRunAndEvaluate},
-    Row{"data.chat_template", kText},
-    Row{"data.now", kText},
-    Row{"data.allow_special_in_content", kText},
+    Row{"data.chat_template", kTextAndGenerate},
+    Row{"data.now", kTextAndGenerate},
+    Row{"data.allow_special_in_content", kTextAndGenerate},
     Row{"data.require_stop_token", kText},
     Row{"data.loss_on", kText},
     Row{"data.max_length", kRunAndEvaluate},
@@ -42,7 +43,7 @@ constexpr std::array kRows{
     Row{"data.append_eos", kText},
     Row{"data.format", kText},
     Row{"data.cache", kRunAndEvaluate},
-    Row{"data.add_bos", "train evaluate generate tokenize data plan profile"},
+    Row{"data.add_bos", kTextAndGenerate},
     Row{"train.", kRun},
     Row{"train.objective", "train evaluate tokenize plan profile"},
     Row{"train.micro_batch_size", kRunAndEvaluate},

@@ -13,22 +13,9 @@
 #include "base/log.h"
 #include "io/data/fingerprint.h"
 #include "io/data/rows.h"
-#include "train/model_session.h"
 
 namespace anabatic::train {
 namespace {
-
-io::RenderTime time_of(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  for (const char* form : {"%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"}) {
-    std::tm time{};
-    const char* const end = ::strptime(text.c_str(), form, &time);
-    if (end != nullptr && *end == '\0') return time;
-  }
-  throw InvalidArgument(fmt::format(
-      "[data] data.now: expected a date such as 2026-05-01 or 2026-05-01T12:30:00, got '{}'",
-      text));
-}
 
 io::LossOn loss_on_of(const std::string& word) {
   if (word == "all") return io::LossOn::kAll;
@@ -87,9 +74,8 @@ std::pair<std::size_t, bool> first_of_completion(const io::EncodedText& tokens,
 RowEncoder::RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer,
                        io::SpecialTokens special)
     : tokenizer_(tokenizer), special_(std::move(special)), data_(run.data) {
-  const io::RenderTime now = time_of(data_.now);
   try {
-    chat_.emplace(io::ChatFormat::load(model_directory(run.model.path), data_.chat_template, now));
+    chat_.emplace(run, tokenizer);
   } catch (const Error& error) {
     if (!data_.chat_template.empty()) throw;
     chat_problem_ = error.what();
@@ -108,10 +94,9 @@ void RowEncoder::encode(OrderedJson row, io::RowKind kind, std::vector<std::int3
 void RowEncoder::encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids,
                              std::vector<float>& weights, RowNotes* notes) const {
   ANABATIC_REQUIRE(chat_.has_value(), "{}", chat_problem_);
-  const io::RenderedChat chat = chat_->render(std::move(row.chat));
-  const io::EncodedText tokens = tokenizer_.encode_with_begins(
-      chat.rendered.text, data_.allow_special_in_content ? std::vector<io::AddedTokenRange>()
-                                                         : chat.added_token_ranges());
+  const io::RenderedChat chat = chat_->format().render(std::move(row.chat));
+  const RangedText text = chat_->ranged(chat);
+  const io::EncodedText tokens = tokenizer_.encode_with_begins(text.text, text.ranges);
   const io::TrainedTokens trained = io::trained_tokens(
       chat, loss_on_of(data_.loss_on), tokens.begins,
       [&](std::size_t i) { return tokenizer_.is_special(tokens.ids[i]); }, row.first_completion);
@@ -173,9 +158,10 @@ std::string RowEncoder::rules() const {
       fmt::format("loss_on {} by bytes, special in content {}, stop token {}", data_.loss_on,
                   data_.allow_special_in_content, data_.require_stop_token);
   if (!chat_) return rules;
-  const bool prints_time = chat_->source().find("strftime_now") != std::string::npos;
-  return rules + fmt::format(", template {}, tokens {}, now {}", io::content_hash(chat_->source()),
-                             chat_->named_tokens().dump(),
+  const io::ChatFormat& format = chat_->format();
+  const bool prints_time = format.source().find("strftime_now") != std::string::npos;
+  return rules + fmt::format(", template {}, tokens {}, now {}", io::content_hash(format.source()),
+                             format.named_tokens().dump(),
                              data_.now.empty() && prints_time ? today() : data_.now);
 }
 

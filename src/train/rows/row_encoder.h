@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "io/chat/chat_format.h"
 #include "io/chat/trained_tokens.h"
 #include "io/data/tokenize_files.h"
 #include "io/tokenizer/special_tokens.h"
 #include "io/tokenizer/tokenizer.h"
+#include "train/chat/chat_encoder.h"
 #include "train/run_config.h"
 
 namespace anabatic::train {
@@ -61,7 +61,7 @@ class RowEncoder {
   const io::Tokenizer& tokenizer_;
   io::SpecialTokens special_;
   RunConfig::Data data_;
-  std::optional<io::ChatFormat> chat_;
+  std::optional<ChatEncoder> chat_;
   std::string chat_problem_;                         // why there is no chat_
   mutable std::atomic<std::int64_t> num_closed_{0};  // rows that EOS was appended to
   mutable std::atomic<std::int64_t> num_joined_{0};  // rows with a token of prompt and completion

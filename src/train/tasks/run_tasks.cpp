@@ -248,7 +248,7 @@ class TaskRunner {
   // Greedily, up to a stop text, a stop token or the most new tokens.
   std::string continue_prompt(Decoder& decoder, std::span<const std::int32_t> prompt,
                               const std::vector<std::string>& stops, std::int64_t most_new) {
-    decoder.clear();
+    decoder.truncate(0);
     io::TokenStream stream(tokenizer_, true);
     std::string text;
     std::span<const float> logits = decoder.append(prompt);
