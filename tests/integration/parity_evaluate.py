@@ -31,6 +31,8 @@ import tolerance  # noqa: E402
 
 failures = []
 NEW_TOKENS = 12
+CHAT_TEMPLATE = ("{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}\n{% endfor %}"
+                 "{% if add_generation_prompt %}[assistant]{% endif %}")
 QUESTIONS = 281  # in lm-eval 0.4.13, of 57 subjects with up to five each
 
 
@@ -137,7 +139,8 @@ def write_tiny_model(path, kind, seed):
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=600, special_tokens=["<s>", "</s>"],
                                              initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator([TEXT] * 3, trainer)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(path)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>",
+                                         chat_template=CHAT_TEMPLATE).save_pretrained(path)
     return path
 
 
@@ -156,7 +159,10 @@ def tiny_tasks(work):
                 for _ in range(8)]
     texts = [{"text": some(1, 70) + draw.choice(["", "\n\n", " \u2003x"])} for _ in range(12)]
     shots = {"name": "choices", "shots": choices[:1], "shot_delimiter": "\n--\n"}
-    return [write_task(work / "choices.jsonl", choices, shots), write_task(work / "targets.jsonl", targets),
+    chats = [write_task(work / "chat_choices.jsonl", choices, {**shots, "name": "chat_choices", "chat": True}),
+             write_task(work / "chat_targets.jsonl", targets, {"chat": True}),
+             write_task(work / "chat_generate.jsonl", generate, {"chat": True})]
+    return [*chats, write_task(work / "choices.jsonl", choices, shots), write_task(work / "targets.jsonl", targets),
             write_task(work / "generate.jsonl", generate), write_task(work / "texts.jsonl", texts),
             write_task(work / "no_delimiter.jsonl", choices, {"delimiter": ""})]
 
@@ -210,7 +216,7 @@ def main_smollm2(binary, work, most_rows):
     rows = list(mmlu_rows())
     if len(rows) != QUESTIONS:
         failures.append(f"lm-eval has {len(rows)} questions, not {QUESTIONS}")
-    files = [write_task(work / "mmlu.jsonl", rows)]
+    files = [write_task(work / "mmlu.jsonl", rows), write_task(work / "mmlu_chat.jsonl", rows, {"chat": True})]
     if shutil.which("bible") and pathlib.Path("/usr/share/wordnet/data.noun").exists():
         subprocess.run([sys.executable, ROOT / "tools" / "make_tasks", work / "tasks", "--test", "40"], check=True, capture_output=True)
         files += sorted((work / "tasks").glob("*.test.jsonl"))

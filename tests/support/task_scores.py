@@ -31,6 +31,14 @@ class Scorer:
     def encode(self, text):
         return self.tokenizer.encode(text, add_special_tokens=False)
 
+    def context(self, row, header):
+        """The text that the model reads, and what comes before a continuation."""
+        text = context_of(row, header)
+        if not header.get("chat"):
+            return text, header.get("delimiter", " ")
+        return self.tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False,
+                                                  add_generation_prompt=True), ""
+
     def pair(self, context, continuation):
         """Ids of a context and of its continuation."""
         kept = context.rstrip()
@@ -77,8 +85,8 @@ class Scorer:
 
     def choices(self, rows, header):
         """Sums of each row's choices, with what each normalisation decides."""
-        pairs = [self.pair(context_of(row, header), header.get("delimiter", " ") + choice)
-                 for row in rows for choice in row["choices"]]
+        pairs = [self.pair(text, delimiter + choice) for row in rows for text, delimiter in [self.context(row, header)]
+                 for choice in row["choices"]]
         scores, results = iter(self.scores(pairs)), []
         for row in rows:
             sums = torch.tensor([next(scores)[0] for _ in row["choices"]], dtype=torch.double)
@@ -89,7 +97,7 @@ class Scorer:
         return results
 
     def targets(self, rows, header):
-        pairs = [self.pair(context_of(row, header), header.get("delimiter", " ") + row["target"]) for row in rows]
+        pairs = [self.pair(text, delimiter + row["target"]) for row in rows for text, delimiter in [self.context(row, header)]]
         return [{"log_likelihood": sums, "greedy_match": int(greedy)} for sums, greedy in self.scores(pairs)]
 
     def texts(self, rows):
@@ -103,7 +111,7 @@ class Scorer:
     def generated(self, rows, header, stops, new_tokens):
         results = []
         for row in rows:
-            ids = self.encode(context_of(row, header))[-(self.longest - new_tokens):]
+            ids = self.encode(self.context(row, header)[0])[-(self.longest - new_tokens):]
             with torch.no_grad():
                 out = self.model.generate(torch.tensor([ids]), max_new_tokens=new_tokens, do_sample=False, eos_token_id=stops,
                                           pad_token_id=stops[0])[0, len(ids):].tolist()

@@ -95,6 +95,9 @@ TEST(TaskFile, NamesFileLineWhatItExpectedAndWhatItFound) {
       {R"({"prompt": "p", "answer": "a", "stop": "x"})", "expected stop as a list"},
       {R"({"prompt": "p", "answer": "a", "regex": "("})", "expected regex as a regular expression"},
       {"{\"name\": \"n\", \"shot\": []}\n{\"text\": \"a\"}", "found shot"},
+      {"{\"chat\": 1}\n{\"text\": \"a\"}", "expected chat: true or false, found 1"},
+      {"{\"chat\": true}\n\n{\"text\": \"a\"}",
+       "t.jsonl:3: expected rows with context or prompt after chat: true, found a row with text"},
       {"{\"name\": 3}\n{\"text\": \"a\"}", "expected name as a text, found 3"},
       {"{\"shots\": [{\"text\": \"a\"}]}\n{\"text\": \"a\"}", "expected shots with an answer"},
       {"{\"text\": \"a\"}\n{\"name\": \"n\"}", "t.jsonl:2: expected a row with context"},
@@ -110,9 +113,16 @@ TEST(TaskFile, ListsTheFirstTenProblemsAndTheirNumber) {
                     Not(HasSubstr("t.jsonl:11:")), HasSubstr("and 3 more")));
 }
 
-TEST(TaskFile, RefusesChatByName) {
-  EXPECT_THROW(parse_task("t", "{\"chat\": true}\n{\"text\": \"a\"}"), Unsupported);
-  EXPECT_EQ(parse_task("t", "{\"chat\": false}\n{\"text\": \"a\"}").rows.size(), 1u);
+TEST(TaskFile, TellsAChatFromText) {
+  const char* row = R"({"context": "c", "target": "t"})";
+  const auto read = [&](const char* header) { return parse_task("t", std::string(header) + row); };
+  const Task chat = read("{\"chat\": true}\n"), text = read("{\"chat\": false}\n");
+  EXPECT_TRUE(chat.is_chat);
+  EXPECT_EQ(chat.delimiter_of_choices(), "");
+  EXPECT_FALSE(text.is_chat);
+  EXPECT_EQ(text.delimiter_of_choices(), " ");
+  EXPECT_NE(chat.id_of(chat.rows[0]), text.id_of(text.rows[0]));
+  EXPECT_EQ(read("").id_of(chat.rows[0]), text.id_of(text.rows[0]));
 }
 
 TEST(TaskFile, TellsRowsApartByAllThatDecidesTheirResult) {

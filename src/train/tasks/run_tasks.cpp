@@ -6,9 +6,11 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "io/tokenizer/regex.h"
 #include "io/tokenizer/tokenizer.h"
+#include "train/chat/chat_encoder.h"
 #include "train/generate.h"
 #include "train/objective/run_model.h"
 #include "train/tasks/sequence_scorer.h"
@@ -47,7 +49,7 @@ constexpr std::int64_t kDefaultLength = 2048;
 
 class TaskRunner {
  public:
-  TaskRunner(const RunConfig& run, std::int64_t batch_tokens)
+  TaskRunner(const RunConfig& run, std::int64_t batch_tokens, bool has_chats)
       : session_(without_mtp(without_eos(run)), false),
         tokenizer_(io::Tokenizer::load(tokenizer_folder_or_file(run.model.path))),
         special_(special_tokens_of(session_.run(), &tokenizer_, session_.config().eos_token_ids)),
@@ -56,6 +58,7 @@ class TaskRunner {
                      : kDefaultLength),
         batch_tokens_(batch_tokens) {
     log_warnings(special_);
+    if (has_chats) chat_.emplace(run, tokenizer_);
   }
 
   TaskResult run(const Task& task) {
@@ -86,8 +89,21 @@ class TaskRunner {
     return run;
   }
 
-  std::vector<std::int32_t> encode(std::string_view text) const {
-    std::vector<std::int32_t> ids = tokenizer_.encode(text, false);
+  // What the model reads before a row's choices, shots included.
+  RangedText context_of(const Task& task, const TaskRow& row) const {
+    std::string text = task.context_of(row);
+    if (!task.is_chat) return {.text = std::move(text), .ranges = {}};
+    OrderedJson message{{"role", "user"}, {"content", std::move(text)}};
+    try {
+      return chat_->prompt_of({{"messages", OrderedJson::array({std::move(message)})}});
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(
+          fmt::format("[evaluate] {}:{}: {}", task.path.string(), row.line, error.what()));
+    }
+  }
+
+  std::vector<std::int32_t> encode(const RangedText& text) const {
+    std::vector<std::int32_t> ids = tokenizer_.encode_with_begins(text.text, text.ranges).ids;
     special_.document.put_before(ids, 0);
     return ids;
   }
@@ -122,16 +138,18 @@ class TaskRunner {
 
   void add_choice(const Task& task, const TaskRow& row, const std::string& choice,
                   std::vector<BranchedContext>& contexts, std::size_t first) {
-    auto [context, continuation] =
-        move_trailing_space(task.context_of(row), task.delimiter + choice);
+    const RangedText whole = context_of(task, row);
+    const auto [context, continuation] =
+        move_trailing_space(whole.text, std::string(task.delimiter_of_choices()) + choice);
     std::vector<std::int32_t> ids, all;
     if (context.empty()) {
       ids = {first_token(task)};
       all = tokenizer_.encode(continuation, false);
       if (all.empty() || all.front() != ids.front()) all.insert(all.begin(), ids.front());
     } else {
-      ids = encode(context);
-      all = encode(context + continuation);
+      const RangedText kept = whole.first(context.size());
+      ids = encode(kept);
+      all = encode(kept.with(continuation));
     }
     ANABATIC_REQUIRE(all.size() > ids.size() && !ids.empty(),
                      "[evaluate] {}:{}: expected a continuation with tokens of its own, found none "
@@ -224,7 +242,7 @@ class TaskRunner {
     std::vector<std::vector<std::int32_t>> prompts;
     std::size_t longest = 1;
     for (const TaskRow& row : task.rows) {
-      std::vector<std::int32_t> ids = encode(task.context_of(row));
+      std::vector<std::int32_t> ids = encode(context_of(task, row));
       ANABATIC_REQUIRE(!ids.empty(),
                        "[evaluate] {}:{}: expected a prompt with at least one token, found none",
                        task.path.string(), row.line);
@@ -238,16 +256,19 @@ class TaskRunner {
     Decoder decoder(session_, static_cast<std::int64_t>(longest) + most_new);
     if (!session_.has_parameters()) session_.load_parameters();
     session_.refresh_derived();
+    const std::vector<std::int64_t> stops =
+        task.is_chat ? chat_->stops_of(special_.stops) : special_.stops;
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       RowResult& row = result.rows[i];
-      row.generated = continue_prompt(decoder, prompts[i], task.rows[i].stop, most_new);
+      row.generated = continue_prompt(decoder, prompts[i], task.rows[i].stop, stops, most_new);
       row.values = {matches_answer(task.rows[i], row.generated) ? 1.0 : 0.0};
     }
   }
 
   // Greedily, up to a stop text, a stop token or the most new tokens.
   std::string continue_prompt(Decoder& decoder, std::span<const std::int32_t> prompt,
-                              const std::vector<std::string>& stops, std::int64_t most_new) {
+                              const std::vector<std::string>& stop_texts,
+                              std::span<const std::int64_t> stops, std::int64_t most_new) {
     decoder.truncate(0);
     io::TokenStream stream(tokenizer_, true);
     std::string text;
@@ -255,14 +276,13 @@ class TaskRunner {
     for (std::int64_t i = 0; i < most_new; ++i) {
       const auto token = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
                                                    logits.begin());
-      if (std::find(special_.stops.begin(), special_.stops.end(), token) != special_.stops.end())
-        break;
+      if (std::find(stops.begin(), stops.end(), token) != stops.end()) break;
       text += stream.push(token);
-      if (cut_at_stop(text, stops)) return text;
+      if (cut_at_stop(text, stop_texts)) return text;
       if (i + 1 < most_new) logits = decoder.append(std::span(&token, 1));
     }
     text += stream.finish();
-    cut_at_stop(text, stops);
+    cut_at_stop(text, stop_texts);
     return text;
   }
 
@@ -277,6 +297,7 @@ class TaskRunner {
   ModelSession session_;
   io::Tokenizer tokenizer_;
   io::SpecialTokens special_;
+  std::optional<ChatEncoder> chat_;  // where a task needs it
   std::int64_t longest_, batch_tokens_, num_cut_ = 0;
 };
 
@@ -285,7 +306,8 @@ class TaskRunner {
 std::vector<TaskResult> run_tasks(const RunConfig& run, std::span<const Task> tasks,
                                   std::int64_t batch_tokens) {
   ANABATIC_REQUIRE(!run.model.path.empty(), "[evaluate] expected model.path, got none");
-  TaskRunner runner(run, batch_tokens);
+  TaskRunner runner(run, batch_tokens,
+                    std::ranges::any_of(tasks, [](const Task& task) { return task.is_chat; }));
   std::vector<TaskResult> results;
   for (const Task& task : tasks) results.push_back(runner.run(task));
   return results;

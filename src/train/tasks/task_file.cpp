@@ -88,6 +88,10 @@ class TaskReader {
       problem("at least one row", "none");
     }
     if (kind_) task_.kind = *kind_;
+    if (task_.is_chat && task_.kind == TaskKind::kText) {
+      line_ = first_line_;
+      problem("rows with context or prompt after chat: true", "a row with text");
+    }
     return std::move(task_);
   }
 
@@ -142,11 +146,7 @@ class TaskReader {
         problem("a header with name, shots, delimiter, shot_delimiter or chat", name);
     if (const auto chat = header.find("chat"); chat != header.end()) {
       if (!chat->is_boolean()) return problem("chat: true or false", kind_of(*chat));
-      if (chat->get<bool>())
-        throw Unsupported(fmt::format(
-            "[evaluate] {}:{}: chat: true needs a chat template, which evaluate does not apply "
-            "yet; write the rendered text as contexts",
-            task_.path.string(), line_));
+      task_.is_chat = chat->get<bool>();
     }
     take_text(header, "name", task_.name);
     take_text(header, "delimiter", task_.delimiter);
@@ -294,6 +294,7 @@ std::string Task::id_of(const TaskRow& row) const {
   for (const std::string& choice : row.choices) all += choice + '\xFF';
   all += std::to_string(row.answer) + '\xFF' + row.regex + '\xFF';
   for (const std::string& stop : row.stop) all += stop + '\xFF';
+  if (is_chat) all += '\xFE';
   return fmt::format("{:016x}", stream_of(all));
 }
 

@@ -33,16 +33,23 @@ struct Task {
   TaskKind kind = TaskKind::kChoices;
   std::string delimiter = " ";          // between a context and what follows it
   std::string shot_delimiter = "\n\n";  // after each shot
+  // What the model reads is a user's message, and what follows is the assistant's, without
+  // delimiter.
+  bool is_chat = false;
   std::vector<TaskRow> shots, rows;
 
   // What the model reads before a row's choices: the shots with their answers, then the context.
   std::string context_of(const TaskRow& row) const;
+  // What a choice begins with.
+  std::string_view delimiter_of_choices() const {
+    return is_chat ? std::string_view() : std::string_view(delimiter);
+  }
   // Tells rows apart: a hash of all that decides a row's result.
   std::string id_of(const TaskRow& row) const;
 };
 
 // Reads the files. One InvalidArgument for all of them, with the first ten problems as FILE:LINE,
-// what was expected and what was found. Unsupported for `chat: true`.
+// what was expected and what was found.
 std::vector<Task> load_tasks(std::span<const std::string> paths);
 // The same of a file's text.
 Task parse_task(const std::filesystem::path& path, std::string_view text);
