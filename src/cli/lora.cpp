@@ -8,6 +8,7 @@
 #include "cli/adapter_base.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
+#include "model/lora/gguf_adapter.h"
 #include "model/lora/merged_weights.h"
 #include "model/lora/peft_files.h"
 #include "train/checkpoint/checkpoint_search.h"
@@ -61,15 +62,21 @@ int show(const LoadedAdapter& loaded) {
 }
 
 int rewrite(const LoadedAdapter& loaded, const std::string& output, const std::string& format) {
-  ANABATIC_REQUIRE(format == "peft" || format == "peft_per_expert",
-                   "[lora] --format: expected peft or peft_per_expert, got '{}'", format);
-  train::Unfinished directory(output);
-  fs::create_directory(directory.path());
-  const auto& write = format == "peft" ? model::write_peft_files : model::write_numbered_peft_files;
-  write(loaded.config, loaded.values.adapter(), loaded.values.reader(), directory.path(),
-        fs::absolute(loaded.base).string());
-  directory.finish();
-  print_output("written     {}, {} parameters\n", output, loaded.values.adapter().num_elements());
+  ANABATIC_REQUIRE(format == "peft" || format == "peft_per_expert" || format == "gguf",
+                   "[lora] --format: expected peft, peft_per_expert or gguf, got '{}'", format);
+  const model::Adapter& adapter = loaded.values.adapter();
+  train::Unfinished written(output);
+  if (format == "gguf") {
+    model::write_gguf_adapter(loaded.config, adapter, loaded.values.reader(), written.path());
+  } else {
+    fs::create_directory(written.path());
+    const auto& write =
+        format == "peft" ? model::write_peft_files : model::write_numbered_peft_files;
+    write(loaded.config, adapter, loaded.values.reader(), written.path(),
+          fs::absolute(loaded.base).string());
+  }
+  written.finish();
+  print_output("written     {}, {} parameters\n", output, adapter.num_elements());
   return 0;
 }
 
@@ -126,8 +133,8 @@ const Verb& lora_verb() {
       "(merge BASE ADAPTER OUTPUT)",
       "ACTION PATH...",
       {{.name = "--format",
-        .help = "of convert: peft (stacks of experts; default) or peft_per_expert (as PEFT wrote "
-                "on transformers 4)"},
+        .help = "of convert: peft (stacks of experts; default), peft_per_expert (as PEFT wrote on "
+                "transformers 4) or gguf (a file for llama.cpp)"},
        {.name = "--dtype",
         .help = "of merge: source (default: each tensor keeps its own), f32, "
                 "bf16 or f16"},

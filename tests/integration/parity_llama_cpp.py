@@ -159,9 +159,11 @@ def run(*command):
 
 
 class LlamaCpp:
-    def __init__(self, path):
+    def __init__(self, path, adapter=None):
         params = xllamacpp.CommonParams()
         params.model.path = str(path)
+        if adapter:
+            params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter), 1.0)]
         params.n_ctx = 256
         params.n_parallel = 1
         params.n_gpu_layers = 0

@@ -12,6 +12,9 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "io/data/fingerprint.h"
+#include "io/gguf.h"
+#include "model/lora/gguf_adapter.h"
+#include "model/lora/merged_weights.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
@@ -19,6 +22,7 @@
 #include "train/evaluate.h"
 #include "train/lora/run_adapter.h"
 #include "train/trainer.h"
+#include "unit/model/model_files.h"
 
 namespace anabatic::train {
 namespace {
@@ -296,6 +300,61 @@ TEST(Lora, WhatIsNotThereYetIsRefused) {
   fs::create_directories(run.model.path);
   std::ofstream(fs::path(run.model.path) / "adapter_config.json") << "{}";
   EXPECT_THAT(failure(run), HasSubstr("model.path: expected a model, got an adapter"));
+}
+
+std::span<const float> floats_of(const io::GgufFiles& files, const std::string& tensor) {
+  const io::GgufTensor* found = files.find(tensor);
+  EXPECT_NE(found, nullptr) << tensor;
+  if (found == nullptr) return {};
+  return {reinterpret_cast<const float*>(found->data.data()), found->data.size() / sizeof(float)};
+}
+
+TEST(GgufAdapter, ScalesAsItsGroupsDoByOneAlpha) {
+  const TemporaryDirectory folder;
+  const RunConfig run = tiny_run(folder.path());
+  const model::ModelConfig config = model::load_config(run.model.path);
+  // Scales of 2 and 8.
+  model::Adapter adapter =
+      model::choose_adapter(config, {.targets = {"attention"}, .rank = 2, .alpha = 4});
+  model::Adapter experts = model::choose_adapter(
+      config, {.targets = {"experts"}, .rank = 4, .alpha = 16, .divides_by_root = true});
+  adapter.groups.insert(adapter.groups.end(), experts.groups.begin(), experts.groups.end());
+  model::AdapterValues values(adapter);
+  float next = 0;
+  for (const model::AdapterGroup& group : adapter.groups)
+    for (const model::AdapterPart& part : group.parts) {
+      std::vector<float> b(values.of(part.b()).size());
+      for (float& value : b) value = ++next;
+      values.writer()(part.b(), 0, b);
+    }
+  const fs::path file = folder.path() / "adapter.gguf";
+  model::write_gguf_adapter(config, adapter, values.reader(), file);
+  const io::GgufFiles files = io::GgufFiles::open(file);
+  EXPECT_EQ(files.metadata().text("general.type"), "adapter");
+  EXPECT_EQ(files.metadata().text("general.architecture"), "llama");
+  EXPECT_EQ(files.metadata().number("adapter.lora.alpha"), 4.0);
+  const std::span<const float> o = floats_of(files, "blk.1.attn_output.weight.lora_b"),
+                               down = floats_of(files, "blk.1.ffn_down_exps.weight.lora_b");
+  EXPECT_TRUE(std::ranges::equal(o, values.of("layers.1.attention.o.lora_B")));
+  const std::span<const float> want = values.of("layers.1.experts.down.lora_B");
+  ASSERT_EQ(down.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i)
+    ASSERT_EQ(down[i], 8 * want[i]) << i;  // alpha / rank of the file is 1
+  EXPECT_EQ(files.find("blk.1.ffn_down_exps.weight.lora_b")->shape.size(), 3u);
+  EXPECT_EQ(files.tensors().size(), 2 * 2 * (4 + 3));
+}
+
+TEST(GgufAdapter, IsRefusedForAFamilyWithoutAnArchitecture) {
+  const TemporaryDirectory folder;
+  const fs::path file = folder.path() / "config.json";
+  write_file_atomically(file, model::small_json("deepseek_v3"));
+  const model::ModelConfig config = model::load_config(folder.path());
+  const model::Adapter adapter = model::choose_adapter(config, {.targets = {"attention"}});
+  const model::AdapterValues values(adapter);
+  EXPECT_THROW(
+      model::write_gguf_adapter(config, adapter, values.reader(), folder.path() / "a.gguf"),
+      Unsupported);
+  EXPECT_FALSE(fs::exists(folder.path() / "a.gguf"));
 }
 
 }  // namespace
