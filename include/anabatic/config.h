@@ -338,8 +338,9 @@ struct Config {
     // One down-projection for gate and up of experts, as PEFT has it where both are one tensor.
     // false gives each its own.
     bool share_gate_up = true;
-    // How the frozen weights are held. auto is the dtype of train.precision.
-    enum class Base { kAuto };
+    // How the frozen weights are held. auto is the dtype of train.precision. int8 has matrices of
+    // projections and experts in blocks of 128 with a scale.
+    enum class Base { kAuto, kInt8 };
     Base base = Base::kAuto;
     // Directory of an adapter to go on from, as PEFT writes it. It says which weights have one, of
     // which rank.

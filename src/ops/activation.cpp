@@ -89,12 +89,11 @@ ir::Gradients activation_gradient(ir::GraphBuilder& builder, const ir::Node& nod
 // Both weights [N,K] or [E,N,K] fit x; gives the first.
 Operand check_weights(const Check& check, const Operand& x, const spec::ActivationInputs& at,
                       int ndim) {
-  const Operand gate = check.floating(at.weight(0), "gate_weight", ndim);
-  check.same_dtype(x, gate);
+  const Operand gate = check.weight(at.weight(0), "gate_weight", ndim, x);
   check.right_operand(gate, false);
   check.same_dim(x, 1, gate, ndim - 1);
   for (int i = 1; i < at.num_weights; ++i)
-    check.same_type(check.floating(at.weight(i), "up_weight", ndim), gate);
+    check.same_type(check.weight(at.weight(i), "up_weight", ndim, x), gate);
   return gate;
 }
 
@@ -152,8 +151,7 @@ std::vector<TensorType> infer_product(std::string_view op, ir::Types inputs,
 // The type of each operand of the activation, not quantised. dy [R,N] · weight fits them, [R,F].
 TensorType check_gradient(const Check& check, const spec::ActivationGradientInputs& at, int ndim) {
   const Operand dy = check.floating(at.dy(), "dy", 2),
-                weight = check.floating(at.weight(), "weight", ndim);
-  check.same_dtype(dy, weight);
+                weight = check.weight(at.weight(), "weight", ndim, dy);
   check.right_operand_of_gradient(weight);
   check.same_dim(dy, 1, weight, ndim - 2);
   if (at.is_grouped) check.size(check.i32(at.offsets(), "offsets", 1), 0, weight.size(0) + 1);

@@ -91,14 +91,22 @@ Operand Check::floating_or_i32(int i, std::string_view name, int ndim) const {
   return operand.dtype() == DType::kInt32 ? operand : floating(i, name, ndim);
 }
 
-Operand Check::in_int8(int i, std::string_view name) const {
-  const Operand operand = input(i, name, 2);
+Operand Check::in_int8(int i, std::string_view name, int ndim) const {
+  const Operand operand = input(i, name, ndim);
   const std::optional<BlockFormat>& blocks = operand.type->blocks;
   if (!blocks || operand.dtype() != DType::kInt8 || operand.type->layout != kRowMajor ||
       *blocks != int8_format(blocks->columns, blocks->scale) || blocks->scale == DType::kFloat32)
     fail(fmt::format("expected {} to be i8_bf16_1xBLOCK of rows, got {}", name,
                      to_string(*operand.type)));
   return operand;
+}
+
+Operand Check::weight(int i, std::string_view name, int ndim, const Operand& rows) const {
+  const Operand weight = is_quantized(i) ? in_int8(i, name, ndim) : floating(i, name, ndim);
+  if (weight.type->value_dtype() != rows.dtype())
+    fail(fmt::format("expected {} and {} to have one dtype, got {} and {}", rows.name, name,
+                     described(rows), described(weight)));
+  return weight;
 }
 
 Operand Check::f64(int i, std::string_view name, int ndim) const {

@@ -21,8 +21,7 @@ constexpr int kRowMap = 3;
 std::vector<TensorType> infer_grouped_linear(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("grouped_linear", checked_without_biases("grouped_linear", inputs, attributes),
                     attributes, {}, {"bias", "top_k"});
-  const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 3);
-  check.same_dtype(x, weight);
+  const Operand x = check.floating(0, "x", 2), weight = check.weight(1, "weight", 3, x);
   check.right_operand(weight, false);
   check.same_dim(x, 1, weight, 2);
   check_offsets(check, check.i32(2, "offsets", 1), weight);
@@ -32,8 +31,7 @@ std::vector<TensorType> infer_grouped_linear(ir::Types inputs, const spec::Attri
 std::vector<TensorType> infer_grouped_linear_input_gradient(ir::Types inputs,
                                                             const spec::Attributes& attributes) {
   const Check check("grouped_linear_input_gradient", inputs, attributes, {}, {"slices"});
-  const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 3);
-  check.same_dtype(dy, weight);
+  const Operand dy = check.floating(0, "dy", 2), weight = check.weight(1, "weight", 3, dy);
   check.right_operand_of_gradient(weight);
   check.same_dim(dy, 1, weight, 1);
   check_offsets(check, check.i32(2, "offsets", 1), weight);

@@ -13,8 +13,7 @@ constexpr int kInto = 2;  // of a weight gradient
 
 std::vector<TensorType> infer_linear(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("linear", inputs, attributes, {}, {"output_dtype"});
-  const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 2);
-  check.same_dtype(x, weight);
+  const Operand x = check.floating(0, "x", 2), weight = check.weight(1, "weight", 2, x);
   check.right_operand(weight, false);
   check.same_dim(x, 1, weight, 1);
   if (check.num_inputs() == 3) check.same_dim(check.wide(2, "bias", 1), 0, weight, 0);
@@ -24,8 +23,7 @@ std::vector<TensorType> infer_linear(ir::Types inputs, const spec::Attributes& a
 std::vector<TensorType> infer_linear_input_gradient(ir::Types inputs,
                                                     const spec::Attributes& attributes) {
   const Check check("linear_input_gradient", inputs, attributes, {"output_dtype"});
-  const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 2);
-  check.same_dtype(dy, weight);
+  const Operand dy = check.floating(0, "dy", 2), weight = check.weight(1, "weight", 2, dy);
   check.right_operand(weight, true);
   check.same_dim(dy, 1, weight, 0);
   return {typed(check.dtype("output_dtype"), {dy.dim(0), weight.dim(1)})};

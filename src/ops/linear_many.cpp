@@ -8,8 +8,8 @@ namespace {
 
 // Grouped: weights are stacks, and the last input is the offsets.
 template <bool kGrouped>
-Operand weight_at(const Check& check, int i) {
-  return check.floating(i, "weight", kGrouped ? 3 : 2);
+Operand weight_at(const Check& check, int i, const Operand& rows) {
+  return check.weight(i, "weight", kGrouped ? 3 : 2, rows);
 }
 
 template <bool kGrouped>
@@ -19,14 +19,13 @@ int num_others(const Check& check) {
 
 template <bool kGrouped>
 void check_weight(const Check& check, const Operand& weight, const Operand& first,
-                  const Operand& rows, bool transposed) {
-  check.same_dtype(rows, weight);
+                  bool transposed) {
   if (transposed)
     check.right_operand_of_gradient(weight);
   else
     check.right_operand(weight, false);
-  if (weight.type->layout != first.type->layout)
-    check.fail("expected weights of one layout, got " + to_string(*first.type) + " and " +
+  if (weight.type->layout != first.type->layout || weight.type->blocks != first.type->blocks)
+    check.fail("expected weights of one layout and format, got " + to_string(*first.type) + " and " +
                to_string(*weight.type));
   if (kGrouped) {
     check.same_dim(weight, 0, first, 0);
@@ -37,11 +36,11 @@ void check_weight(const Check& check, const Operand& weight, const Operand& firs
 template <bool kGrouped>
 std::vector<TensorType> infer_linear_many(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check(kGrouped ? "grouped_linear_many" : "linear_many", inputs, attributes);
-  const Operand x = check.floating(0, "x", 2), first = weight_at<kGrouped>(check, 1);
+  const Operand x = check.floating(0, "x", 2), first = weight_at<kGrouped>(check, 1, x);
   std::vector<TensorType> outputs;
   for (int i = 1; i < num_others<kGrouped>(check); ++i) {
-    const Operand weight = weight_at<kGrouped>(check, i);
-    check_weight<kGrouped>(check, weight, first, x, false);
+    const Operand weight = weight_at<kGrouped>(check, i, x);
+    check_weight<kGrouped>(check, weight, first, false);
     check.same_dim(x, 1, weight, -1);
     outputs.push_back(typed(x.dtype(), {x.dim(0), weight.dim(-2)}));
   }
@@ -57,12 +56,13 @@ std::vector<TensorType> infer_linear_many_input_gradient(ir::Types inputs,
   if (num_others<kGrouped>(check) % 2 != 0)
     check.fail("expected a weight after each dy, got " +
                std::to_string(num_others<kGrouped>(check)) + " inputs");
-  const Operand dy0 = check.floating(0, "dy", 2), first = weight_at<kGrouped>(check, 1);
+  const Operand dy0 = check.floating(0, "dy", 2), first = weight_at<kGrouped>(check, 1, dy0);
   for (int i = 0; i < num_others<kGrouped>(check); i += 2) {
-    const Operand dy = check.floating(i, "dy", 2), weight = weight_at<kGrouped>(check, i + 1);
+    const Operand dy = check.floating(i, "dy", 2);
+    const Operand weight = weight_at<kGrouped>(check, i + 1, dy);
     check.same_dtype(dy0, dy);
     check.same_dim(dy0, 0, dy, 0);
-    check_weight<kGrouped>(check, weight, first, dy, true);
+    check_weight<kGrouped>(check, weight, first, true);
     check.same_dim(dy, 1, weight, -2);
     check.same_dim(weight, -1, first, -1);
   }

@@ -52,14 +52,15 @@ class Joiner {
   }
 
  private:
-  // Equal for products that may be joined: op, x, offsets of groups, layout of the second operand.
-  using Key = std::tuple<std::string_view, ValueId, ValueId, Layout>;
+  // Equal for products that may be joined: op, x, offsets of groups, layout of the second operand,
+  // whether it is quantised.
+  using Key = std::tuple<std::string_view, ValueId, ValueId, Layout, bool>;
 
   const TensorType& type(ValueId value) const { return graph_.value(value).type; }
 
   Key key_of(const Node& node) const {
     return {node.op->name, node.inputs[0], is_grouped(node) ? node.inputs[2] : ir::kNoValue,
-            type(node.inputs[1]).layout};
+            type(node.inputs[1]).layout, type(node.inputs[1]).is_quantized()};
   }
 
   bool is_in_segments(const Node& node) const {
@@ -157,6 +158,7 @@ class Joiner {
     if (a == nullptr || b == nullptr || a == b || a->tag != b->tag) return false;
     const bool grouped = is_grouped(*a);
     if (grouped != is_grouped(*b) || type(a->inputs[1]).layout != type(b->inputs[1]).layout ||
+        type(a->inputs[1]).blocks != type(b->inputs[1]).blocks ||
         (grouped && a->inputs.back() != b->inputs.back()))
       return false;
     Node joined{.op = joined_op(*a), .outputs = {add.outputs[0]}, .tag = a->tag};

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ namespace anabatic::passes {
 struct HeldState {
   spec::StateRole role = spec::StateRole::kParameter;
   Layout layout = kRowMajor;
+  std::optional<BlockFormat> blocks{};  // of a quantised one
 };
 using HeldStates = std::map<std::string, HeldState, std::less<>>;
 using StateNames = std::set<std::string, std::less<>>;
@@ -38,6 +40,8 @@ struct GradientRequest {
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
+  // Of frozen matrices that products alone read (quantize_frozen); none: as others.
+  std::optional<BlockFormat> frozen_format{};
   bool pack_transposed = true;     // keep a second packing of weights; otherwise the backward packs
   bool with_update = true;         // false: gradients only, no optimizer
   std::int64_t micro_batches = 0;  // of a step; 0: not known

@@ -29,6 +29,7 @@
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
 #include "passes/precision.h"
+#include "passes/quantize_frozen.h"
 #include "passes/ranks/fuse_exchange_rows.h"
 #include "passes/ranks/reduce_gradients.h"
 #include "passes/ranks/shard_experts.h"
@@ -54,6 +55,8 @@ constexpr std::array kStages{
     Stage{kShardExperts, Runs::kBoth},
     // Gradients take their dtypes from the activations, so dtypes come first.
     Stage{kPrecision, Runs::kBoth},
+    // Takes the copies that precision makes, so that no other pass sees them.
+    Stage{kQuantizeFrozen, Runs::kBoth},
     // Everything that follows sees forward and backward together.
     Stage{kDifferentiate, Runs::kTraining},
     // The contributions that differentiate lists become one state, before anything rewrites them.

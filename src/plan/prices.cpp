@@ -68,9 +68,10 @@ std::int64_t num_in_int8(const ir::Graph& graph, const ir::Node& node) {
   const auto is_int8 = [&](ir::ValueId value) { return graph.value(value).type.is_quantized(); };
   const spec::ProductForm* form = ir::product_form(node);
   if (form == nullptr || !form->has_activation) return 0;
-  const std::vector<ir::ValueId>& values =
-      form->role == spec::ProductRole::kForward ? node.outputs : node.inputs;
-  return std::count_if(values.begin(), values.end(), is_int8);
+  if (form->role == spec::ProductRole::kForward)
+    return std::count_if(node.outputs.begin(), node.outputs.end(), is_int8);
+  constexpr std::ptrdiff_t kAfterWeight = 2;
+  return std::count_if(node.inputs.begin() + kAfterWeight, node.inputs.end(), is_int8);
 }
 
 // Query-key pairs of one head in a causal document of `length` rows.

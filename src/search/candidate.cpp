@@ -49,6 +49,7 @@ Candidate::Candidate(const CompileOptions& options, const spec::DeviceSpec& devi
 passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
   return {.options = {.precision = options_.precision,
                       .optimizer = options_.optimizer,
+                      .frozen_format = options_.frozen_format,
                       .pack_transposed = places_.pack_transposed,
                       .with_update = options_.with_update,
                       .micro_batches = options_.micro_batches,

@@ -19,7 +19,7 @@ Evaluator::Evaluator(ModelSession& session, const io::Dataset& dataset)
   expert_counts_ = ExpertCounts(*program_);
 }
 
-Evaluation Evaluator::run(StepSums* sums) {
+Evaluation Evaluator::run(StepSums* sums, std::int64_t most_samples) {
   std::vector<std::int64_t> samples(static_cast<std::size_t>(micro_batch_size_));
   Evaluation result;
   double sum = 0, weight = 0;
@@ -27,11 +27,11 @@ Evaluation Evaluator::run(StepSums* sums) {
   const std::int64_t num_ranks = sums == nullptr ? 1 : sums->num_ranks(),
                      rank = sums == nullptr ? 0 : sums->rank();
   // Where data run out, ranks have micro-batches of padding.
-  for (std::int64_t round = 0; round * num_ranks * micro_batch_size_ < dataset_.num_samples();
-       ++round) {
+  const std::int64_t num_samples = std::min(dataset_.num_samples(), most_samples);
+  for (std::int64_t round = 0; round * num_ranks * micro_batch_size_ < num_samples; ++round) {
     const std::int64_t first = (round * num_ranks + rank) * micro_batch_size_;
     for (std::int64_t i = 0; i < micro_batch_size_; ++i)
-      samples[static_cast<std::size_t>(i)] = first + i < dataset_.num_samples() ? first + i : -1;
+      samples[static_cast<std::size_t>(i)] = first + i < num_samples ? first + i : -1;
     io::fill_micro_batch(dataset_, samples, batch_, scratch_);
     const double loss = summed_loss(*program_, batch_);
     sums == nullptr ? void(sum += loss) : sums->add_in_order(sum, loss);

@@ -2,6 +2,7 @@
 // The loss of a model on held-out data.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "anabatic/events.h"
@@ -21,7 +22,9 @@ class Evaluator {
 
   // Every sample once, in order. InvalidArgument when the data has no unmasked token. With `sums`
   // ranks take turns at micro-batches, all of them at once; the result is that of one rank.
-  Evaluation run(StepSums* sums = nullptr);
+  // `most_samples`: of the first ones.
+  Evaluation run(StepSums* sums = nullptr,
+                 std::int64_t most_samples = std::numeric_limits<std::int64_t>::max());
 
   const lower::Compiled& compiled() const { return program_->compiled; }
 

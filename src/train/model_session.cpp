@@ -93,6 +93,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
                                                                        : spec::SavedForm::kWhole;
   options.memory.offload.is_allowed = request.training && run.memory.activations == "disk";
   if (options.memory.offload.is_allowed) options.memory.offload.cold = run.memory.cold;
+  options.frozen_format = frozen_format_of(run);
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
   options.disk.only_cold = run.memory.optimizer_state != "disk" && !run.memory.cold.empty();
@@ -219,7 +220,8 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   lower::CompileOptions options = compile_options(run_, of_rank);
   for (const Name name : store_.names())
     options.held_states[std::string(text(name))] = {store_.part(name).role,
-                                                    store_.find(name).type->layout};
+                                                    store_.find(name).type->layout,
+                                                    store_.find(name).type->blocks};
   options.states_on_disk = names_on_disk(store_);
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
@@ -367,6 +369,7 @@ model::ImportRecord ModelSession::load_parameters() {
 
 void ModelSession::load_adapter() {
   if (!config_.adapter) return;
+  if (!run_.model.adapter.empty()) log_info("{}", base_to_string(run_));
   if (adapter_directory(run_).empty()) {
     std::vector<ir::State> fresh = parameters_;
     std::erase_if(fresh, [](const ir::State& state) { return !state.is_trainable; });

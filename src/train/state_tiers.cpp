@@ -219,6 +219,7 @@ void StateCursor::put_back(Open& open) {
 
 void StateCursor::flush() {
   for (Open& open : open_) put_back(open);
+  quantized_.require_complete();
 }
 
 // Calls body(rows of a part, first element in it, what of `values` lies there).
@@ -259,6 +260,10 @@ void StateCursor::read(Name state, std::int64_t first, std::span<float> values) 
 
 void StateCursor::write(Name state, std::int64_t first, std::span<const float> values) {
   Open* const parameter = open(state);
+  if (const TensorView view = store_.find(state); view.type->is_quantized()) {
+    ANABATIC_CHECK(parameter == nullptr, "[state rows] {} is not in memory", text(state));
+    return quantized_.write(view, first, values);
+  }
   if (parameter == nullptr) return write_rows(find_rows(store_, state), first, values);
   for_parts(*parameter, first, values,
             [&](const StateRows& rows, std::int64_t at, std::span<const float> part) {

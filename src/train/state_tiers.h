@@ -18,6 +18,7 @@
 
 #include "base/name.h"
 #include "runtime/state_store.h"
+#include "train/quantized_rows.h"
 #include "train/ranks/held_parts.h"
 
 namespace anabatic::train {
@@ -34,7 +35,8 @@ std::int64_t num_elements(const runtime::StateStore& store, Name parameter);
 // Dtype of an element in row-major order: f32 for a split parameter.
 DType row_dtype(const runtime::StateStore& store, Name state);
 
-// Reads and writes elements of f32 states; reads bf16 states too, widened. If a parameter or its
+// Reads and writes elements of f32 states; reads bf16 states too, widened, and quantises what it
+// writes to states in int8. If a parameter or its
 // lower 16 bits are on disk, or the latter in slices, one part of about a disk block is loaded at a
 // time. Calls in ascending order move each part once. Several parameters may take turns, as the
 // matrices of experts do in files. ResourceError of the disk, CommError of other ranks.
@@ -80,6 +82,7 @@ class StateCursor {
 
   runtime::StateStore& store_;
   std::array<Open, kMostOpenParameters> open_{};
+  QuantizedRows quantized_;
   std::uint64_t calls_ = 0;
 };
 

@@ -25,6 +25,7 @@
 #include "train/checkpoint/run_start.h"
 #include "train/convert/run_manifest.h"
 #include "train/expert_balance.h"
+#include "train/lora/base_difference.h"
 #include "train/lora/run_adapter.h"
 #include "train/machine.h"
 #include "train/memory_account.h"
@@ -147,6 +148,10 @@ struct Trainer::Impl {
           "train.router_bias_update_rate is 0");
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
+    if (run.lora.base != "auto" && !start.checkpoint) {
+      say("{}", base_difference_to_string(run, dataset));
+      device::trim_heap();
+    }
     data_bytes = std::max<std::int64_t>(device::current_resident_bytes() - before_data_bytes, 0);
     measure_disk_once(run);
     // The machine's probe and tokenisation are over.

@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "base/name.h"
+#include "kernels/ref/access.h"
+#include "spec/product.h"
 
 namespace anabatic::testing {
 namespace {
@@ -60,8 +62,30 @@ std::vector<HostTensor> run_reference(const OpCall& call, std::span<const Values
   return outputs;
 }
 
+OpCall with_plain_weights(OpCall call) {
+  const spec::ProductForm* form = spec::find_product(call.op);
+  if (form == nullptr) return call;
+  // Behind the weight of such a gradient are what the activation read.
+  const bool is_first_alone = form->has_activation && form->role != spec::ProductRole::kForward;
+  const std::size_t end = is_first_alone ? 2 : call.inputs.size();
+  for (std::size_t i = 1; i < end; ++i) {
+    Values& weight = call.inputs[i];
+    if (!weight.type.is_quantized()) continue;
+    const auto count = static_cast<std::size_t>(weight.type.num_elements());
+    for (std::size_t e = 0; e < count; ++e) {
+      const auto block =
+          static_cast<std::size_t>(kernels::ref::block_of(weight.type, static_cast<std::int64_t>(e)));
+      weight.data[e] = kernels::ref::round_to(DType::kBFloat16,
+                                              weight.data[e] * weight.data[count + block]);
+    }
+    weight.data.resize(count);
+    weight.type = tensor_type(DType::kBFloat16, weight.type.shape);
+  }
+  return call;
+}
+
 std::vector<Values> run_in_double(const OpCall& call) {
-  OpCall wide = call;
+  OpCall wide = with_plain_weights(call);
   for (Values& input : wide.inputs) input.type = widened(input.type);
   for (TensorType& output : wide.outputs) output = widened(output);
   std::vector<Values> results;

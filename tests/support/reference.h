@@ -21,6 +21,9 @@ struct OpCall {
 // Outputs of the ref kernel; `before`, when given, holds what each output adds to.
 std::vector<HostTensor> run_reference(const OpCall& call, std::span<const Values> before = {});
 
+// The call with weights of products that are quantised as the bf16 values that stand for them.
+OpCall with_plain_weights(OpCall call);
+
 // As run_reference with every float dtype widened to f64, so that nothing is rounded to storage.
 std::vector<Values> run_in_double(const OpCall& call);
 

@@ -176,10 +176,11 @@ double row_roundings(double width) {
   return std::min(width, kMostOfLane + kOfLanes);
 }
 
-std::vector<std::vector<double>> output_tolerances(const OpCall& call,
+std::vector<std::vector<double>> output_tolerances(const OpCall& given,
                                                    std::span<const Values> wants,
                                                    std::span<const Values> before,
                                                    std::string_view row) {
+  const OpCall call = with_plain_weights(given);
   std::vector<Bound> bounds;
   if (copies_only(call.op))
     for (const Values& want : wants)

@@ -206,18 +206,20 @@ struct GemmBlock {
     return gemm.sum_terms > 0 ? smaller(gemm.sum_terms, most) : most;
   }
 
-  // For weight gradients: rows of A that are packed at a time; many such parts read the panels of
-  // B.
-  static constexpr Int gradient_rows() { return Isa::kGradientRows / kRows * kRows; }
-  static constexpr Int kGradientParts = 8;
+  // Rows of A that are packed at a time. Many such parts read the panels of B where these are made
+  // for the block: of a weight gradient, or of elements in int8.
+  static Int part_rows(const Gemm& gemm) {
+    return (is_gradient(gemm) ? Isa::kGradientRows : Isa::kBlockRows) / kRows * kRows;
+  }
+  static constexpr Int kGradientParts = 8, kDequantizedParts = 4;
 
   static Blocking blocking(const Gemm& gemm) {
     if (is_gradient(gemm))
-      return {.rows = kGradientParts * gradient_rows(),
+      return {.rows = kGradientParts * part_rows(gemm),
               .columns = Isa::kGradientColumns,
               .row_step = kRows,
               .column_step = kTileColumns};
-    return {.rows = Isa::kBlockRows / kRows * kRows,
+    return {.rows = (gemm.b.scale_columns > 0 ? kDequantizedParts : 1) * part_rows(gemm),
             .columns = gemm.b.is_packed ? Isa::kPackedColumns : Isa::kColumns,
             .row_step = kRows,
             .column_step = round_up(kTileColumns, kPanel)};
@@ -244,10 +246,10 @@ struct GemmBlock {
     const Int depth = smaller(longest, round_up(larger<Int>(deepest, 1), 2));
     const Int rows = smaller(most.rows, round_up(gemm.rows, kRows));
     const Int columns = smaller(most.columns, round_up(gemm.columns, kPanel));
-    const Int part_rows = is_gradient(gemm) ? smaller(rows, gradient_rows()) : rows;
+    const Int a_rows = smaller(rows, part_rows(gemm));
     const Int a_units = is_gradient(gemm) && !kHasTiles
-                            ? part_rows / kRows * A::tile_stride(A::units_of(depth))
-                            : part_rows * A::kRowStride;
+                            ? a_rows / kRows * A::tile_stride(A::units_of(depth))
+                            : a_rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
     const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
     const bool has_partial =
@@ -527,7 +529,8 @@ struct GemmBlock {
                           bool is_first, bool is_last) {
     const Int depth_of_b = unit_depth(gemm.b.dtype);
     const Int longest = packed_depth(gemm);
-    const Int part_rows = is_gradient(gemm) ? gradient_rows() : blocking(gemm).rows;
+    const Int most_rows = part_rows(gemm);
+    const bool repeats_a = gemm.repeats_a && block.row_end - block.row_begin <= most_rows;
     Int k0 = 0;
     do {
       const Int depth = smaller(longest, gemm.depth - k0);
@@ -542,7 +545,7 @@ struct GemmBlock {
         PackB<Isa>::run(space.b, gemm.b, block.column_begin, block.column_end - block.column_begin,
                         k0, depth);
       }
-      for (Int row = block.row_begin; row < block.row_end; row += part_rows) {
+      for (Int row = block.row_begin; row < block.row_end; row += most_rows) {
         const Step step{.gemm = gemm,
                         .block = block,
                         .k0 = k0,
@@ -551,11 +554,11 @@ struct GemmBlock {
                         .first = is_first && k0 == 0,
                         .last = is_last && k0 + depth >= gemm.depth,
                         .row_begin = row,
-                        .row_end = smaller(block.row_end, row + part_rows),
+                        .row_end = smaller(block.row_end, row + most_rows),
                         .partial = space.partial};
         const Unit* a = a_in_place(step);
         if (a == nullptr) {
-          if (!gemm.repeats_a || !step.first || !step.last) copy_a(step, space.a);
+          if (!repeats_a || !step.first || !step.last) copy_a(step, space.a);
           a = space.a;
         }
         if (is_gradient(gemm))

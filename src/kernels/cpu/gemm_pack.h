@@ -183,12 +183,26 @@ struct PackA {
   }
 };
 
+// Elements in int8 times their scale, to bf16, half to even: a NaN has no lower bits here. A loop,
+// and not unrolled, for g++ 12 converts vectors of bytes, or single ones, one by one.
+template <Int kCount>
+inline void dequantize_elements(std::uint16_t* __restrict to, const std::int8_t* __restrict from,
+                                float scale) {
+#pragma GCC unroll 1
+  for (Int n = 0; n < kCount; ++n) {
+    const auto bits = __builtin_bit_cast(std::uint32_t, static_cast<float>(from[n]) * scale);
+    to[n] = static_cast<std::uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+  }
+}
+
 // Isa::transpose: sixteen rows of Isa::kSquare words each, of any stride, to [word][16].
 template <class Isa>
 struct PackB {
   // Columns [j0, j0 + columns) and [k0, k0 + depth) of B as panels of `units` units each.
   static void run(std::byte* panels, const Matrix& b, Int j0, Int columns, Int k0, Int depth) {
-    if (b.dtype == DType::kFloat32)
+    if (b.scale_columns > 0)
+      Dequantized(b).run(reinterpret_cast<std::uint32_t*>(panels), j0, columns, k0, depth);
+    else if (b.dtype == DType::kFloat32)
       run_typed(reinterpret_cast<float*>(panels), reinterpret_cast<const float*>(b.data), b, j0,
                 columns, k0, depth);
     else
@@ -197,6 +211,112 @@ struct PackB {
   }
 
  private:
+  // Panels of a matrix in int8.
+  class Dequantized {
+   public:
+    explicit Dequantized(const Matrix& b)
+        : b_(b), line_stride_(b.column_stride == 1 ? b.row_stride : b.column_stride) {}
+
+    void run(std::uint32_t* panels, Int j0, Int columns, Int k0, Int depth) const {
+      const Int units = ceil_div(depth, Int{2});
+      if (b_.column_stride == 1) {
+        for (Int j = 0; j < columns; j += kStrip)
+          rows(panels + j * units, j0 + j, smaller(kStrip, columns - j), k0, depth, units);
+        return;
+      }
+      for (Int j = 0; j < columns; j += kPanel)
+        transposed(panels + j * units, j0 + j, smaller(kPanel, columns - j), k0, depth);
+    }
+
+   private:
+    static constexpr Int kSquare = Isa::kSquare * 2;  // elements of a line
+    static constexpr Int kStrip = 4 * kPanel, kSquares = kStrip / kSquare;
+
+    const std::int8_t* line(Int i) const {
+      return reinterpret_cast<const std::int8_t*>(b_.data) + i * line_stride_;
+    }
+    float scale(Int i, Int block) const {
+      return widen(b_.scales[i * b_.scale_stride + block].bits);
+    }
+    // The block of the scale that kCount elements from `at` on share, if so many are there; else -1.
+    template <Int kCount>
+    Int block_of(Int at, Int count) const {
+      const Int block = at / b_.scale_columns;
+      return count >= kCount && at + kCount <= (block + 1) * b_.scale_columns ? block : -1;
+    }
+
+    // kSquare elements of line i from `at` on, of which `count` are there. The others are zero.
+    void square(std::uint16_t* to, Int i, Int at, Int count, Int block) const {
+      const std::int8_t* from = line(i) + at;
+      if (block < 0) return parts(to, i, at, count);
+      if constexpr (requires { Isa::dequantize(to, from, 0.0f); })
+        Isa::dequantize(to, from, scale(i, block));
+      else
+        dequantize_elements<kSquare>(to, from, scale(i, block));
+    }
+    void parts(std::uint16_t* to, Int i, Int at, Int count) const {
+      constexpr Int kPart = smaller(kSquare, kPanel);
+      for (Int n = 0; n < kSquare; n += kPart) {
+        const std::int8_t* from = line(i) + at + n;
+        if (const Int block = block_of<kPart>(at + n, count - n); block >= 0) {
+          dequantize_elements<kPart>(to + n, from, scale(i, block));
+          continue;
+        }
+        for (Int p = 0; p < kPart; ++p) {
+          to[n + p] = 0;
+          if (n + p < count)
+            dequantize_elements<1>(to + n + p, from + p, scale(i, (at + n + p) / b_.scale_columns));
+        }
+      }
+    }
+
+    // Lines are the columns.
+    void transposed(std::uint32_t* panel, Int j, Int width, Int k0, Int depth) const {
+      constexpr Int kAhead = 512;  // bytes of a line
+      alignas(64) std::uint16_t lines[kPanel * kSquare] = {};
+      alignas(64) std::uint32_t turned[kPanel * Isa::kSquare];
+      for (Int k = 0; k < depth; k += kSquare) {
+        const Int at = k0 + k, count = smaller(kSquare, depth - k), block = block_of<kSquare>(at, count);
+        for (Int n = 0; n < width; ++n) {
+          if (block >= 0) __builtin_prefetch(line(j + n) + at + kAhead);
+          square(lines + n * kSquare, j + n, at, count, block);
+        }
+        std::uint32_t* to = panel + k / 2 * kPanel;
+        Isa::transpose(count == kSquare ? to : turned, reinterpret_cast<const std::byte*>(lines),
+                       kSquare * Int{sizeof(std::uint16_t)});
+        if (count < kSquare)
+          __builtin_memcpy(to, turned,
+                           static_cast<std::size_t>(ceil_div(count, Int{2}) * kPanel) * 4);
+      }
+    }
+
+    // Lines are the depth. Some are dequantised before they are read again, for loads of parts of a
+    // vector wait until it has left the processor.
+    void rows(std::uint32_t* panels, Int j, Int columns, Int k0, Int depth, Int units) const {
+      constexpr Int kLines = 32;
+      alignas(64) std::uint16_t lines[kLines][kStrip] = {};
+      Int blocks[kSquares];
+      for (Int s = 0; s < kSquares; ++s)
+        blocks[s] = block_of<kSquare>(j + s * kSquare, columns - s * kSquare);
+      for (Int k = 0; k < depth; k += kLines) {
+        const Int count = smaller(kLines, depth - k);
+        for (Int r = 0; r < count; ++r) {
+          const Int i = k0 + k + r;
+          if (k + r + kRowsAhead < depth) __builtin_prefetch(line(i + kRowsAhead) + j);
+          for (Int s = 0; s < kSquares && s * kSquare < columns; ++s)
+            square(lines[r] + s * kSquare, i, j + s * kSquare, columns - s * kSquare, blocks[s]);
+        }
+        if (count % 2 != 0) __builtin_memset(lines[count], 0, sizeof lines[count]);
+        for (Int n = 0; n < columns; n += kPanel)
+          for (Int r = 0; r < count; r += 2)
+            pairs16(panels + n * units + (k + r) / 2 * kPanel, lines[r] + n, lines[r + 1] + n);
+      }
+    }
+
+    const Matrix& b_;
+    const Int line_stride_;
+  };
+
   template <class Unit, class T>
   static void run_typed(Unit* panels, const T* data, const Matrix& b, Int j0, Int columns, Int k0,
                         Int depth) {

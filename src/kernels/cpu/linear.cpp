@@ -42,15 +42,15 @@ const float* bias_of(const Arguments& arguments) {
 
 // Forward and input gradient: a group's rows of A and C, its matrix of the stack, its bias.
 void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, const std::byte* a,
-                 const std::byte* weight, std::byte* c, const std::int32_t* offsets,
-                 const float* bias, const Arguments& arguments) {
+                 std::byte* c, const std::int32_t* offsets, const float* bias,
+                 const Arguments& arguments) {
   const RowIndex index = rows_index(arguments);
   const auto make = [&](Int group) {
     const Rows rows = rows_of(offsets, group, p.rows);
     Gemm gemm = shape;
     gemm.rows = rows.end - rows.begin;
     begin_at(gemm.a, a, index, rows.begin, shape.a.row_stride);
-    gemm.b.data = weight + group * p.weight_stride * size_bytes(p.weight);
+    set_matrix(gemm.b, arguments.inputs[1], group);
     gemm.c = c + rows.begin * shape.c_stride * size_bytes(shape.c_dtype);
     if (bias != nullptr) gemm.bias = bias + group * p.out;
     return gemm;
@@ -62,15 +62,15 @@ void run_forward(const GemmEngine& engine, const Arguments& arguments) {
   const TensorView &x = arguments.inputs[0], &weight = arguments.inputs[1];
   const TensorView& y = arguments.outputs[0];
   const Product p = product(*x.type, *weight.type, *y.type);
-  run_by_rows(engine, p, forward_shape(p), x.data, weight.data, y.data,
-              offsets_of(arguments, *weight.type), bias_of(arguments), arguments);
+  run_by_rows(engine, p, forward_shape(p), x.data, y.data, offsets_of(arguments, *weight.type),
+              bias_of(arguments), arguments);
 }
 
 void run_input_gradient(const GemmEngine& engine, const Arguments& arguments) {
   const TensorView &dy = arguments.inputs[0], &weight = arguments.inputs[1];
   const TensorView& dx = arguments.outputs[0];
   const Product p = product(*dx.type, *weight.type, *dy.type);
-  run_by_rows(engine, p, input_gradient_shape(p), dy.data, weight.data, dx.data,
+  run_by_rows(engine, p, input_gradient_shape(p), dy.data, dx.data,
               offsets_of(arguments, *weight.type), nullptr, arguments);
 }
 
@@ -92,12 +92,12 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
   const RowIndex index = rows_index(arguments);
   const bool gathers_x =
       index.data != nullptr && spec::get_string(*arguments.attributes, "gathered") == "x";
-  const Int tiles = num_tiles(engine, shape);
+  const Int tiles = num_tiles(engine, shape), matrix = matrix_elements(*dw.type);
   const Int before = spec::get_int_or(*arguments.attributes, "first_row", 0) * shape.c_stride +
                      spec::get_int_or(*arguments.attributes, "first_column", 0);
   const bool streams = arguments.prepared != nullptr && !accumulate && p.column_step == 1 &&
                        shape.c_dtype == DType::kFloat32 && shape.c_stride % kPanelColumns == 0 &&
-                       p.weight_stride % kPanelColumns == 0 &&
+                       matrix % kPanelColumns == 0 &&
                        reinterpret_cast<std::uintptr_t>(dw.data) % 64 == 0;
   const auto make = [&](Int group) {
     const Rows rows = rows_of(offsets, group, p.rows);
@@ -108,7 +108,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
              p.out);
     begin_at(p.is_packed ? gemm.a : gemm.b, x.data, gathers_x ? index : RowIndex{}, rows.begin,
              p.in);
-    gemm.c = dw.data + (group * p.weight_stride + before) * size_bytes(p.weight);
+    gemm.c = dw.data + (group * matrix + before) * size_bytes(p.weight);
     gemm.accumulate = accumulate;
     gemm.streams = streams;
     if (squares != nullptr) gemm.squares = squares + group * tiles;
@@ -174,9 +174,13 @@ Support supports_linear_types(const spec::Problem& problem) {
     for (const TensorType& type : types) {
       if (type.layout != kRowMajor && !is_panels(type.layout))
         return no(fmt::format("expected row-major or packed operands, got {}", to_string(type)));
-      if (type.dtype != DType::kFloat32 && type.dtype != DType::kBFloat16 &&
-          type.dtype != DType::kInt32 &&
-          !(has_squares && type.dtype == DType::kFloat64 && &type == &problem.outputs.back()))
+      const bool is_known = type.is_quantized()
+                                ? type.value_dtype() == DType::kBFloat16
+                                : type.dtype == DType::kFloat32 ||
+                                      type.dtype == DType::kBFloat16 || type.dtype == DType::kInt32;
+      const bool is_sum =
+          has_squares && type.dtype == DType::kFloat64 && &type == &problem.outputs.back();
+      if (!is_known && !is_sum)
         return no(fmt::format("expected f32 or bf16, got {}", to_string(type.dtype)));
     }
   return yes();
@@ -194,7 +198,8 @@ Support LinearRows<E>::supports(const spec::Problem& problem) {
   if (problem.attributes->contains("slices")) return no("cut into slices");
   if (Support types = supports_linear_types(problem); !types) return types;
   if (takes_bf16_alone(E)) {
-    if (problem.inputs[0].dtype != DType::kBFloat16 || problem.inputs[1].dtype != DType::kBFloat16)
+    if (problem.inputs[0].dtype != DType::kBFloat16 ||
+        problem.inputs[1].value_dtype() != DType::kBFloat16)
       return no(form_of(problem).role == spec::ProductRole::kWeightGradient
                     ? "expected bf16 x and dy"
                     : "expected bf16 rows and weight");

@@ -26,10 +26,6 @@ Int segment_of(const GemmEngine& engine, const Gemm& gemm) {
   return 128 % engine.blocking(gemm).column_step == 0 ? 128 : 96;
 }
 
-// Columns of gate or up that share a scale; 0 where it is not quantised.
-Int scale_columns_of(const TensorType& operand) {
-  return operand.is_quantized() ? operand.blocks->columns : 0;
-}
 // Blocks of products begin at multiples of it, so that columns of one scale are in
 // one block; 0: at any column.
 Int column_multiple_of(const GemmEngine& engine, const Gemm& gemm, Int scale_columns) {
@@ -41,19 +37,17 @@ struct Shape {
   Int groups, rows, depth, width;
   DType dtype;
   bool is_packed;
-  Int matrix_bytes;
+  Int scale_columns;  // of a weight in int8; else 0
 };
 
 Shape shape_of(const TensorType& x, const TensorType& weight, const TensorType& out) {
-  const Int elements = is_panels(weight.layout) ? panel_shape(weight).num_elements()
-                                                : weight.dim(-1) * weight.dim(-2);
   return {.groups = is_grouped(weight) ? weight.dim(0) : 1,
           .rows = out.dim(0),
           .depth = x.dim(1),
           .width = out.dim(1),
           .dtype = out.dtype,
           .is_packed = is_panels(weight.layout),
-          .matrix_bytes = elements * size_bytes(weight.dtype)};
+          .scale_columns = scale_columns_of(weight)};
 }
 
 // `transposed`: multiplies by the weight rather than by its transpose, for an input gradient.
@@ -65,7 +59,8 @@ Gemm product_of(const Shape& shape, bool transposed) {
           .b = {.dtype = shape.dtype,
                 .row_stride = transposed ? shape.width : 1,
                 .column_stride = transposed ? 1 : shape.depth,
-                .is_packed = shape.is_packed},
+                .is_packed = shape.is_packed,
+                .scale_columns = shape.scale_columns},
           .c_dtype = shape.dtype,
           .c_stride = shape.width};
 }
@@ -117,7 +112,7 @@ Gemm product_of_group(const Arguments& args, const Shape& shape, const Gemm& who
   Gemm gemm = whole;
   gemm.rows = rows.end - rows.begin;
   begin_at(gemm.a, args.inputs[0].data, index, rows.begin, shape.depth);
-  gemm.b.data = args.inputs[1].data + group * shape.matrix_bytes;
+  set_matrix(gemm.b, args.inputs[1], group);
   return gemm;
 }
 
@@ -178,7 +173,7 @@ class Forward {
     for (std::size_t i = 0; i < num_products; ++i) {
       products[i] = keeps ? output(1 + i, row, block) : space_.block(thread, static_cast<Int>(i));
       place_block(gemm, block, products[i], stride);
-      gemm.b.data = args_.inputs[1 + i].data + group * shape_.matrix_bytes;
+      set_matrix(gemm.b, args_.inputs[1 + i], group);
       if (!biases_.empty()) gemm.bias = biases_[i].as<float>() + group * shape_.width;
       gemm.repeats_a = i > 0;
       engine_.compute(gemm, block, space_.engine(thread));

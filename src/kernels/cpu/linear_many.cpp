@@ -127,7 +127,6 @@ Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offset
   const Rows rows = rows_of(offsets, group, shape.rows);
   std::byte* x_rows = x.data + rows.begin * shape.in * size_bytes(shape.x);
   std::byte* y_rows = y.data + rows.begin * shape.out * size_bytes(shape.y);
-  std::byte* matrix = weight.data + group * shape.weight_stride * size_bytes(shape.weight);
   Gemm gemm = shape_of<F>(shape);
   if (F == Form::kWeightGradient) {
     gemm.depth = rows.end - rows.begin;
@@ -135,12 +134,12 @@ Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offset
     if (gemm.depth == 0 && gemm.accumulate) gemm.rows = 0;
     gemm.a.data = y_rows;
     gemm.b.data = x_rows;
-    gemm.c = matrix;
+    gemm.c = weight.data + group * matrix_elements(*weight.type) * size_bytes(shape.weight);
     return gemm;
   }
   gemm.rows = rows.end - rows.begin;
   gemm.a.data = F == Form::kForward ? x_rows : y_rows;
-  gemm.b.data = matrix;
+  set_matrix(gemm.b, weight, group);
   gemm.c = F == Form::kForward ? y_rows : x_rows;
   return gemm;
 }

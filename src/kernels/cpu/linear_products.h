@@ -19,13 +19,14 @@ struct Product {
   std::int64_t groups, rows, in, out;
   DType x, weight, y;
   bool is_packed;                // the weight
-  std::int64_t weight_stride;    // elements from one matrix to the next
+  std::int64_t scale_columns;    // of a weight in int8; else 0
   std::int64_t column_step = 1;  // of a weight gradient: from column to column of its result
 };
 
 inline Matrix right_operand(const Product& p, std::int64_t row_stride, std::int64_t column_stride) {
   Matrix b = matrix(nullptr, p.weight, row_stride, column_stride);
   b.is_packed = p.is_packed;
+  b.scale_columns = p.scale_columns;
   return b;
 }
 
@@ -72,6 +73,11 @@ inline Gemm weight_gradient_shape(const Product& p) {
           .c_column_step = p.column_step};
 }
 
+// Columns that share a scale; 0 where it is not quantised.
+inline std::int64_t scale_columns_of(const TensorType& type) {
+  return type.is_quantized() ? type.blocks->columns : 0;
+}
+
 inline bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
 
 // `weight` may be the output. A gathered x or y has fewer rows than the other.
@@ -81,11 +87,24 @@ inline Product product(const TensorType& x, const TensorType& weight, const Tens
           .in = weight.dim(-1),
           .out = weight.dim(-2),
           .x = x.dtype,
-          .weight = weight.dtype,
+          .weight = weight.value_dtype(),
           .y = y.dtype,
           .is_packed = is_panels(weight.layout),
-          .weight_stride = is_panels(weight.layout) ? panel_shape(weight).num_elements()
-                                                    : weight.dim(-1) * weight.dim(-2)};
+          .scale_columns = scale_columns_of(weight)};
+}
+
+// Elements from one matrix of a stack to the next.
+inline std::int64_t matrix_elements(const TensorType& weight) {
+  return is_panels(weight.layout) ? panel_shape(weight).num_elements()
+                                  : weight.dim(-1) * weight.dim(-2);
+}
+
+// Matrix `group` of a weight as the right operand, which has its strides and format.
+inline void set_matrix(Matrix& b, const TensorView& weight, std::int64_t group) {
+  b.data = weight.data + group * matrix_elements(*weight.type) * size_bytes(weight.type->dtype);
+  if (!weight.type->is_quantized()) return;
+  b.scale_stride = scale_columns(*weight.type);
+  b.scales = weight.scales<const BFloat16>() + group * weight.type->dim(-2) * b.scale_stride;
 }
 
 // The product of a weight gradient, whose result may be rows or columns of larger matrices.

@@ -82,6 +82,15 @@ struct PairWords {
   static void transpose(void* to, const std::byte* from, std::int64_t stride) {
     transpose_words(to, from, stride);
   }
+  // 32 elements in int8 times their scale, to bf16, 64-byte aligned.
+  static void dequantize(std::uint16_t* to, const std::int8_t* from, float scale) {
+    const auto scaled = [scale](const std::int8_t* bytes) __attribute__((always_inline)) {
+      const __m512i words =
+          _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+      return _mm512_mul_ps(_mm512_cvtepi32_ps(words), _mm512_set1_ps(scale));
+    };
+    _mm512_store_si512(to, (__m512i)_mm512_cvtne2ps_pbh(scaled(from + 16), scaled(from)));
+  }
 };
 #endif
 

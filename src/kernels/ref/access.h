@@ -91,6 +91,17 @@ inline double round_to(DType dtype, double value) {
   }
 }
 
+// The i-th element, which a quantised tensor has as `dequantize` to `dtype` gives it.
+inline double load_as(DType dtype, const TensorView& view, std::int64_t i) {
+  const double value = load(view, i);
+  if (!view.type->is_quantized()) return value;
+  return round_to(dtype, value * load_scale(view, block_of(*view.type, i)));
+}
+// That of a product's weight, quantised or not.
+inline double load_weight(const TensorView& weight, std::int64_t i) {
+  return load_as(weight.type->value_dtype(), weight, i);
+}
+
 inline std::int64_t load_index(const TensorView& view, std::int64_t i) {
   return view.as<const std::int32_t>()[i];
 }

@@ -26,7 +26,7 @@ void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::
     for (std::int64_t n = 0; n < out; ++n) {
       double sum = bias != nullptr ? load(*bias, group * out + n) : 0;
       for (std::int64_t k = 0; k < in; ++k)
-        sum += load(x, source_row(args, t) * in + k) * load(weight, base + n * in + k);
+        sum += load(x, source_row(args, t) * in + k) * load_weight(weight, base + n * in + k);
       store(args.outputs[0], t * out + n, sum);
     }
 }
@@ -39,7 +39,7 @@ void multiply_transposed(const Arguments& args, std::int64_t begin, std::int64_t
     for (std::int64_t k = 0; k < in; ++k) {
       double sum = 0;
       for (std::int64_t n = 0; n < out; ++n)
-        sum += load(dy, t * out + n) * load(weight, base + n * in + k);
+        sum += load(dy, t * out + n) * load_weight(weight, base + n * in + k);
       store(args.outputs[0], t * in + k, sum);
     }
 }

@@ -53,7 +53,7 @@ void forward(const Arguments& args) {
       for (std::size_t i = 0; i < count; ++i) {
         double sum = biases.empty() ? 0 : load(biases[i], group * out + n);
         for (std::int64_t k = 0; k < in; ++k)
-          sum += load(x, row * in + k) * load(args.inputs[1 + i], (group * out + n) * in + k);
+          sum += load(x, row * in + k) * load_weight(args.inputs[1 + i], (group * out + n) * in + k);
         products[i] = round_to(x.type->dtype, sum);
         if (keeps_int8)
           kept[static_cast<std::int64_t>(i) * out + n] = products[i];
@@ -66,13 +66,6 @@ void forward(const Arguments& args) {
     for (std::size_t i = 0; i < count; ++i)
       quantize_row(kept + static_cast<std::int64_t>(i) * out, t, args.outputs[1 + i]);
   });
-}
-
-// An element of gate or up, which a quantised one has as `dequantize` to `dtype` gives it.
-double operand_at(const TensorView& operand, std::int64_t i, DType dtype) {
-  const double value = load(operand, i);
-  if (!operand.type->is_quantized()) return value;
-  return round_to(dtype, value * load_scale(operand, block_of(*operand.type, i)));
 }
 
 // The gradient of h is rounded to the dtype of dy first. With weights h is weight · activation, and
@@ -99,12 +92,12 @@ void backward(const Arguments& args) {
              for (std::int64_t f = 0; f < out; ++f) {
                double dh = 0;
                for (std::int64_t n = 0; n < in; ++n)
-                 dh += load(dy, row * in + n) * load(weight, (group * in + n) * out + f);
+                 dh += load(dy, row * in + n) * load_weight(weight, (group * in + n) * out + f);
                dh = round_to(dy.type->dtype, dh);
                const DType dtype = dy.type->dtype;
                const spec::ActivationPoint a =
-                   evaluate(activation, operand_at(gate, t * out + f, dtype),
-                            has_up ? operand_at(up, t * out + f, dtype) : 1);
+                   evaluate(activation, load_as(dtype, gate, t * out + f),
+                            has_up ? load_as(dtype, up, t * out + f) : 1);
                dweight += dh * a.value;
                store(args.outputs[0], t * out + f, factor * dh * a.by_gate);
                if (has_up) store(args.outputs[1], t * out + f, factor * dh * a.by_up);

@@ -15,7 +15,7 @@ void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::
       for (std::int64_t n = 0; n < out; ++n) {
         double sum = 0;
         for (std::int64_t k = 0; k < in; ++k)
-          sum += load(x, t * in + k) * load(weight, base + n * in + k);
+          sum += load(x, t * in + k) * load_weight(weight, base + n * in + k);
         store(args.outputs[p], t * out + n, sum);
       }
   }
@@ -32,7 +32,7 @@ void multiply_transposed(const Arguments& args, std::int64_t begin, std::int64_t
         const TensorView &dy = args.inputs[2 * p], &weight = args.inputs[2 * p + 1];
         const std::int64_t out = columns(dy), base = group * out * in;
         for (std::int64_t n = 0; n < out; ++n)
-          sum += load(dy, t * out + n) * load(weight, base + n * in + k);
+          sum += load(dy, t * out + n) * load_weight(weight, base + n * in + k);
       }
       store(args.outputs[0], t * in + k, sum);
     }

@@ -40,8 +40,9 @@ void add_lora_keys(std::vector<ConfigKey>& keys) {
                          "both are one tensor. false gives each its own.",
                          AT(lora.share_gate_up)));
   keys.push_back(choice("lora.base",
-                        "How the frozen weights are held. auto is the dtype of train.precision.",
-                        {"auto"}, AT(lora.base)));
+                        "How the frozen weights are held. auto is the dtype of train.precision. int8 "
+                        "has matrices of projections and experts in blocks of 128 with a scale.",
+                        {"auto", "int8"}, AT(lora.base)));
   keys.push_back(string("lora.from",
                         "Directory of an adapter to go on from, as PEFT writes it. It says which "
                         "weights have one, of which rank.",
@@ -49,7 +50,13 @@ void add_lora_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_lora_problems(const RunConfig& config, std::vector<std::string>& problems) {
-  if (!trains_adapter(config)) return;
+  if (!trains_adapter(config)) {
+    if (config.lora.base != "auto")
+      problems.push_back(
+          fmt::format("lora.base: expected auto without lora.targets or lora.from, got {}",
+                      config.lora.base));
+    return;
+  }
   const auto expect = [&](bool holds, const char* key, const char* expected, const auto& got) {
     if (!holds)
       problems.push_back(fmt::format("{}: expected {} with lora, got {}", key, expected, got));
@@ -69,6 +76,8 @@ void add_lora_problems(const RunConfig& config, std::vector<std::string>& proble
   expect(config.train.router_bias_update_rate <= 0, "train.router_bias_update_rate",
          "auto or 0: files of adapters hold no biases of routers",
          config.train.router_bias_update_rate);
+  expect(config.lora.base == "auto" || uses_bf16(config), "lora.base",
+         "auto where train.precision is fp32", config.lora.base);
   expect(config.memory.parameters != "disk", "memory.parameters",
          "auto or resident: frozen weights are not read from disk yet", config.memory.parameters);
 }

@@ -90,6 +90,20 @@ void require_no_adapter(const std::string& model_path) {
                    model_path);
 }
 
+std::optional<BlockFormat> frozen_format_of(const RunConfig& run) {
+  constexpr std::int64_t kColumns = 128;
+  if (run.lora.base == "auto") return std::nullopt;
+  return int8_format(kColumns);
+}
+
+std::string base_to_string(const RunConfig& run) {
+  const fs::path trained = fs::path(run.model.adapter) / "run_config.yaml";
+  const std::string base = fs::exists(trained) ? load_run_config(trained, {}).lora.base : "auto";
+  return fmt::format("{}: on the weights of {} in {}{}", run.model.adapter, run.model.path,
+                     uses_bf16(run) ? "bf16" : "f32",
+                     base == "auto" ? "" : fmt::format("; it was trained on them in {}", base));
+}
+
 std::string base_identity(const RunConfig& run, const model::ImportRecord& record) {
   if (run.model.init == "random") return fmt::format("random, seed {}", run.train.seed);
   std::vector<std::string> tensors;

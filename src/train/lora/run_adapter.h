@@ -3,10 +3,12 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "model/import_record.h"
 #include "model/lora/peft_files.h"
+#include "tensor/block_format.h"
 #include "train/run_config.h"
 
 namespace anabatic::train {
@@ -23,6 +25,12 @@ model::PeftFiles adapter_files(const RunConfig& run, const model::ModelConfig& c
 
 // InvalidArgument where model.path is an adapter, which is no model.
 void require_no_adapter(const std::string& model_path);
+
+// How frozen matrices are held (lora.base); none: in the dtype of train.precision.
+std::optional<BlockFormat> frozen_format_of(const RunConfig& run);
+
+// For who uses an adapter without training it: what its weights are held in here, and were there.
+std::string base_to_string(const RunConfig& run);
 
 // What the frozen weights are, for a resume: a hash of what was read, or the seed that they were
 // drawn from.

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/quantized_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace anabatic::train {
+namespace {
+
+void write_row(const TensorView& state, std::int64_t row, std::span<const float> values) {
+  const std::int64_t width = std::ssize(values), block = state.type->blocks->columns,
+                     scales = scale_columns(*state.type);
+  for (std::int64_t b = 0; b < scales; ++b) {
+    const std::int64_t first = b * block, count = std::min(block, width - first);
+    state.scales<BFloat16>()[row * scales + b] =
+        quantize_block(values.subspan(static_cast<std::size_t>(first),
+                                      static_cast<std::size_t>(count)),
+                       state.as<std::int8_t>() + row * width + first);
+  }
+}
+
+}  // namespace
+
+BFloat16 quantize_block(std::span<const float> values, std::int8_t* elements) {
+  constexpr float kSmallest = 0x1p-100f;  // a block whose largest element is below is all zeroes
+  constexpr float kLargestElement = 127;
+  float largest = 0;
+  bool is_finite = true;
+  for (const float value : values) {
+    largest = std::max(largest, std::abs(value));
+    is_finite &= std::isfinite(value);
+  }
+  if (!is_finite || largest < kSmallest) {
+    std::fill_n(elements, values.size(), std::int8_t{0});
+    return to_bfloat16(is_finite ? 0.0f : std::numeric_limits<float>::quiet_NaN());
+  }
+  const BFloat16 scale = to_bfloat16_up(largest / kLargestElement);
+  const float inverse = 1.0f / to_float(scale);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    elements[i] = static_cast<std::int8_t>(std::nearbyint(values[i] * inverse));
+  return scale;
+}
+
+void QuantizedRows::write(const TensorView& state, std::int64_t first,
+                          std::span<const float> values) {
+  ANABATIC_CHECK(state.type->layout == kRowMajor &&
+                     *state.type->blocks == int8_format(state.type->blocks->columns),
+                 "[quantized rows] {} is not in int8 by rows", to_string(*state.type));
+  const std::int64_t width = state.type->dim(-1);
+  while (!values.empty()) {
+    const std::int64_t row = first / width, column = first % width,
+                       count = std::min(width - column, std::ssize(values));
+    const std::span<const float> part = values.first(static_cast<std::size_t>(count));
+    values = values.subspan(part.size());
+    first += count;
+    if (count == width) {
+      write_row(state, row, part);
+      continue;
+    }
+    const std::lock_guard lock(mutex_);
+    std::vector<float>& begun = begun_[{state.data, row}];
+    ANABATIC_CHECK(std::ssize(begun) == column, "[quantized rows] row {} has {} elements, not {}",
+                   row, begun.size(), column);
+    begun.insert(begun.end(), part.begin(), part.end());
+    if (std::ssize(begun) < width) continue;
+    write_row(state, row, begun);
+    begun_.erase({state.data, row});
+  }
+}
+
+void QuantizedRows::require_complete() const {
+  ANABATIC_CHECK(begun_.empty(), "[quantized rows] {} rows have begun and not ended",
+                 begun_.size());
+}
+
+}  // namespace anabatic::train

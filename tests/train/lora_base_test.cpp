@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that train an adapter over weights in int8.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "anabatic/error.h"
+#include "kernels/ref/access.h"
+#include "support/random_data.h"
+#include "support/reference.h"
+#include "support/tiny_run.h"
+#include "train/evaluate.h"
+#include "train/quantized_rows.h"
+#include "train/state_rows.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::TemporaryDirectory;
+using ::testing::HasSubstr;
+
+// Rows of a whole block and a shorter one.
+RunConfig int8_run(const fs::path& folder) {
+  RunConfig run = anabatic::testing::tiny_run(
+      folder, "\"hidden_size\": 144, \"intermediate_size\": 200, \"head_dim\": 36");
+  run.train.precision = "bf16";
+  run.lora.targets = {"attention", "experts"};
+  run.lora.rank = 4;
+  run.lora.base = "int8";
+  return run;
+}
+
+struct Messages : RunListener {
+  void on_message(Severity, const std::string& text) override { all += text + "\n"; }
+  std::string all;
+};
+
+std::vector<Name> quantized_states(const runtime::StateStore& store) {
+  std::vector<Name> names;
+  for (const Name name : store.names())
+    if (store.find(name).type->is_quantized()) names.push_back(name);
+  return names;
+}
+
+std::vector<float> dequantized(const TensorView& state) {
+  std::vector<float> values(static_cast<std::size_t>(state.type->num_elements()));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] =
+        static_cast<float>(kernels::ref::load_weight(state, static_cast<std::int64_t>(i)));
+  return values;
+}
+
+std::string failure(const RunConfig& run) {
+  try {
+    Trainer(run).train();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LoraBase, QuantizesRowsInPartsAsTheOpDoes) {
+  const TensorType type = quantized(tensor_type(DType::kBFloat16, {5, 300}), int8_format(128));
+  for (const std::int64_t step : {300, 7, 128, 1500, 431}) {
+    const testing::Values x = testing::random_values(tensor_type(DType::kFloat32, {5, 300}),
+                                                     testing::Regime::kBounded, 3, 1);
+    const std::vector<testing::HostTensor> wanted =
+        testing::run_reference({.op = "quantize",
+                                .attributes = {{"block", std::int64_t{128}}},
+                                .inputs = {x},
+                                .outputs = {type}});
+    std::vector<float> values(x.data.begin(), x.data.end());
+    std::vector<std::byte> bytes(static_cast<std::size_t>(type.num_bytes()));
+    const TensorView state{bytes.data(), &type};
+    QuantizedRows rows;
+    for (std::int64_t first = 0; first < 1500; first += step)
+      rows.write(state, first,
+                 std::span(values).subspan(static_cast<std::size_t>(first),
+                                           static_cast<std::size_t>(std::min(step, 1500 - first))));
+    rows.require_complete();
+    EXPECT_EQ(dequantized(state), dequantized(wanted[0].view())) << step;
+  }
+}
+
+// The same products in the same order: only the places of dequantised weights differ.
+TEST(LoraBase, TrainsWithTheBitsOfDequantizedWeights) {
+  const TemporaryDirectory folder, other;
+  RunConfig in_int8 = int8_run(folder.path()), plain = int8_run(other.path());
+  plain.lora.base = "auto";
+  for (RunConfig* run : {&in_int8, &plain})
+    run->compiler.disable_passes.insert(run->compiler.disable_passes.end(),
+                                        {"fuse_qkv", "fuse_gate_up"});
+  Trainer of_int8(in_int8), of_plain(plain);
+  const std::vector<Name> names = quantized_states(of_int8.session().store());
+  EXPECT_EQ(names.size(), 2 * (4 + 3));
+  StateCursor cursor(of_plain.session().store());
+  for (const Name name : names)
+    cursor.write(name, 0, dequantized(of_int8.session().store().find(name)));
+  cursor.flush();
+  of_plain.session().refresh_derived();
+  EXPECT_TRUE(checkpoint_bytes(of_int8.train().checkpoint) ==
+              checkpoint_bytes(of_plain.train().checkpoint));
+}
+
+TEST(LoraBase, LearnsResumesAndLeavesTheWeightsAlone) {
+  const TemporaryDirectory folder, other;
+  RunConfig run = int8_run(folder.path()), broken = int8_run(other.path());
+  run.train.steps = broken.train.steps = 12;
+  run.device.threads = 1;
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+  Trainer trainer(run);
+  std::vector<std::vector<float>> before;
+  for (const Name name : quantized_states(trainer.session().store()))
+    before.push_back(dequantized(trainer.session().store().find(name)));
+  const TrainResult result = trainer.train();
+  std::size_t i = 0;
+  for (const Name name : quantized_states(trainer.session().store()))
+    EXPECT_EQ(dequantized(trainer.session().store().find(name)), before[i++]) << text(name);
+  EXPECT_LT(result.after->loss, result.before->loss);
+
+  broken.data.validation = run.data.validation;
+  broken.train.save_every = 3;
+  broken.train.keep_last = 0;
+  Trainer(broken).train();
+  anabatic::testing::go_back_to(broken.train.output, 3);
+  EXPECT_TRUE(checkpoint_bytes(Trainer(broken).train().checkpoint) ==
+              checkpoint_bytes(result.checkpoint));
+  broken.lora.base = "auto";
+  broken.train.steps += 2;
+  EXPECT_THAT(failure(broken), HasSubstr("lora.base: the checkpoint has int8, this run auto"));
+}
+
+TEST(LoraBase, SaysAtTheStartWhatIsLost) {
+  const TemporaryDirectory folder;
+  const RunConfig run = int8_run(folder.path());
+  Messages messages;
+  const Trainer trainer(run, messages);
+  EXPECT_THAT(messages.all,
+              ::testing::ContainsRegex("lora.base int8: loss [0-9.]+ on 64 rows, [0-9.]+ with the "
+                                       "weights in bf16 \\([-+]0\\.0"));
+}
+
+TEST(LoraBase, IsRefusedWhereItMeansNothing) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  run.train.precision = "fp32";
+  EXPECT_THAT(problems_of(run),
+              ::testing::ElementsAre(HasSubstr(
+                  "lora.base: expected auto where train.precision is fp32 with lora, got int8")));
+  run.lora.targets = {};
+  EXPECT_THAT(problems_of(run),
+              ::testing::ElementsAre(
+                  HasSubstr("lora.base: expected auto without lora.targets or lora.from, got int8")));
+}
+
+}  // namespace
+}  // namespace anabatic::train
