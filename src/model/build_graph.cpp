@@ -23,17 +23,39 @@ void check_options(const BuildOptions& options) {
                    "[model] expected a graph with loss or logits, got neither");
   ANABATIC_REQUIRE(!options.with_loss || !options.with_log_probabilities,
                    "[model] expected with_loss false for a graph with log_probabilities, got true");
+  ANABATIC_REQUIRE(!options.preference || (options.with_loss && options.mtp_coef == 0),
+                   "[model] expected with_loss and no mtp_coef for a loss of preferences");
   ANABATIC_REQUIRE(options.mtp_coef == 0 || (options.with_loss && options.keeps_mtp),
                    "[model] expected with_loss and keeps_mtp for a loss of multi-token prediction");
 }
 
-void add_losses(ModelBuilder& layers, const BuildOptions& options, const LayerInputs& inputs,
-                const ModelValues& model, const std::vector<RouterOutputs>& routers) {
-  layers.begin(-1, "loss");
-  ir::GraphBuilder& builder = layers.graph();
-  const ir::ValueId labels =
-      builder.batch_input("labels", tensor_type(DType::kInt32, {options.num_tokens}));
-  std::vector<ir::ValueId> of_loss{model.logits, labels};
+// Adds the outputs `loss` and `preference_sums`. Returns the sum of cross-entropies, of negative
+// weight too, that has the gradient of the loss: what each weighs is known after a first pass.
+ir::ValueId add_preference_loss(ir::GraphBuilder& builder, const BuildOptions& options,
+                                ir::ValueId logits, ir::ValueId labels) {
+  const Preference& preference = *options.preference;
+  const TensorType of_rows = tensor_type(DType::kFloat32, {options.num_tokens}),
+                   scalar = tensor_type(DType::kFloat32, {});
+  const ir::ValueId reference = builder.batch_input("reference", of_rows),
+                    completions = builder.batch_input(
+                        "completions", tensor_type(DType::kInt32, {options.num_tokens})),
+                    inverse_pairs = builder.step_input("inverse_pairs", scalar);
+  const ir::ValueId log_probabilities = builder.add("label_log_probabilities", {logits, labels})[0];
+  const std::vector<ir::ValueId> of_pairs =
+      builder.add("preference_loss", {log_probabilities, reference, completions, inverse_pairs},
+                  {{"loss", preference.loss},
+                   {"beta", preference.beta},
+                   {"label_smoothing", preference.label_smoothing},
+                   {"length_normalized", preference.length_normalized}});
+  builder.output(of_pairs[0], "loss");
+  builder.output(of_pairs[2], "preference_sums");
+  const ir::ValueId one = builder.add1("fill", {}, {{"type", to_string(scalar)}, {"value", 1.0}});
+  return builder.add("cross_entropy", {logits, labels, one, of_pairs[1]})[0];
+}
+
+ir::ValueId add_token_loss(ir::GraphBuilder& builder, const BuildOptions& options,
+                           ir::ValueId logits, ir::ValueId labels) {
+  std::vector<ir::ValueId> of_loss{logits, labels};
   const ir::ValueId weights =
       options.with_weights
           ? builder.batch_input("weights", tensor_type(DType::kFloat32, {options.num_tokens}))
@@ -42,6 +64,18 @@ void add_losses(ModelBuilder& layers, const BuildOptions& options, const LayerIn
   if (options.with_weights) of_loss.push_back(weights);
   const ir::ValueId loss = builder.add("cross_entropy", std::move(of_loss))[0];
   builder.output(loss, "loss");
+  return loss;
+}
+
+void add_losses(ModelBuilder& layers, const BuildOptions& options, const LayerInputs& inputs,
+                const ModelValues& model, const std::vector<RouterOutputs>& routers) {
+  layers.begin(-1, "loss");
+  ir::GraphBuilder& builder = layers.graph();
+  const ir::ValueId labels =
+      builder.batch_input("labels", tensor_type(DType::kInt32, {options.num_tokens}));
+  const ir::ValueId loss = options.preference
+                               ? add_preference_loss(builder, options, model.logits, labels)
+                               : add_token_loss(builder, options, model.logits, labels);
   ir::ValueId objective =
       routers.empty() ? loss : add_router_losses(builder, options, loss, inputs.documents, routers);
   if (options.mtp_coef != 0) objective = add_mtp_loss(layers, options, inputs, model, objective);

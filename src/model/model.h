@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +67,13 @@ enum class BalanceLoss {
   kNone  // kLayer's value as an output, but not in the objective
 };
 
+// A loss of pairs of completions (spec/preference.h).
+struct Preference {
+  std::string loss = "sigmoid";
+  double beta = 0.1, label_smoothing = 0;
+  bool length_normalized = false;
+};
+
 struct BuildOptions {
   std::int64_t num_tokens = 0;                     // T of one micro-batch
   bool with_loss = true;                           // false: logits only
@@ -74,9 +82,10 @@ struct BuildOptions {
   BalanceLoss balance_loss = BalanceLoss::kLayer;  // `aux_loss`, an output of MoE models
   double balance_coef = 0.0;                       // of aux_loss in the objective
   double z_loss_coef = 0.0;
-  bool keeps_mtp = false;           // parameters of spec.mtp are states
-  double mtp_coef = 0.0;            // of mtp_loss in the objective; 0: it is not computed
-  bool with_weights = false;        // each label has a weight: one more input
+  bool keeps_mtp = false;                  // parameters of spec.mtp are states
+  double mtp_coef = 0.0;                   // of mtp_loss in the objective; 0: it is not computed
+  bool with_weights = false;               // each label has a weight: one more input
+  std::optional<Preference> preference{};  // the loss is that of pairs
   std::int64_t cache_capacity = 0;  // > 0: decoding graph with KV caches of that many rows, states
                                     // `layers.N.attention.{k,v}_cache`
 };
@@ -85,8 +94,10 @@ struct BuildOptions {
 // inverse_tokens), `aux_loss`, `z_loss`, `mtp_loss`, `expert_load.N` (counts of layer N), `logits`,
 // `log_probabilities` and `margins`. Losses of the micro-batches of a step add up to the step's.
 // With loss and experts the batch has one more input, `documents`, and with weights `weights
-// f32[T]`. With a cache it has `cache_places`, the row of the cache that each token goes to
-// (negative: none), and attention reads the caches. model/mtp.h has the inputs of mtp_loss.
+// f32[T]`. With preferences it has `completions i32[T]` and `reference f32[T]`; `loss` is the mean
+// over the pairs of a step by `inverse_pairs`, and `preference_sums` an output. With a cache it has
+// `cache_places`, the row of the cache that each token goes to (negative: none), and attention
+// reads the caches. model/mtp.h has the inputs of mtp_loss.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
 // FLOPs of a weight that a token meets: 2 in the forward, as many for each gradient.

@@ -21,6 +21,7 @@
 #include "ops/losses/head_loss.h"
 #include "ops/losses/label_log_probabilities.h"
 #include "ops/losses/load_balancing_loss.h"
+#include "ops/losses/preference_loss.h"
 #include "ops/losses/router_z_loss.h"
 #include "ops/optimizer_step.h"
 #include "ops/pack.h"
@@ -109,6 +110,7 @@ const ir::OpSchema* const kTable[] = {
     &kPack,
     &kPermute,
     &kPermuteGradient,
+    &kPreferenceLoss,
     &kQuantize,
     &kReduceScatter,
     &kReload,

@@ -119,15 +119,27 @@ class HeadLossFuser {
     const Node rows = graph_.node(id);
     const ValueId logits = rows.inputs[0];
     const Node* head = producer(logits, "linear");
-    if (head == nullptr || head->inputs.size() != 2 || !is_read_by(logits, 1)) return false;
+    if (head == nullptr || head->inputs.size() != 2) return false;
+    const bool is_alone = is_read_by(logits, 1);
+    if (!is_alone && !is_read_by_loss(logits)) return false;
     Node fused{.op = context_.find_op("head_log_probabilities"),
                .inputs = {head->inputs[0], head->inputs[1], rows.inputs[1]},
                .outputs = rows.outputs,
                .tag = head->tag};
     ANABATIC_CHECK(fused.op != nullptr, "[fuse_head_loss] no op 'head_log_probabilities'");
-    keep_[index(graph_.value(logits).producer)] = false;
+    if (is_alone) keep_[index(graph_.value(logits).producer)] = false;
     graph_.node(id) = std::move(fused);
+    std::erase(readers_[index(logits)], id);
     return true;
+  }
+
+  // A loss of preferences reads the logits again, with the weights that follow from the
+  // log-probabilities.
+  bool is_read_by_loss(ValueId logits) const {
+    return !is_output_[index(logits)] &&
+           std::ranges::any_of(readers_[index(logits)], [&](NodeId reader) {
+             return graph_.node(reader).op->name == "cross_entropy";
+           });
   }
 
   std::optional<Backward> find_backward(const Node& head, const Node& loss) const {

@@ -8,11 +8,11 @@
 //
 // Without gradients (evaluation) the first two become one head_loss, and without %dw (a frozen
 // head) all become one head_loss_with_input_gradient. Weights of rows are one more input of each.
-// linear and label_log_probabilities become one head_log_probabilities. A cast of %dl is removed as
-// well. Nothing is fused if another node reads %l, %lse or %dl, if the head has a bias, or if the
-// loss's gradient is not a constant. The op runs forward, because its gradients depend on nothing
-// later: the loss is known before the backward begins, and %dw is the first contribution to its
-// gradient.
+// linear and label_log_probabilities become one head_log_probabilities; where a loss reads the
+// logits too (preferences), it takes a second pass over the head. A cast of %dl is removed as well.
+// Nothing is fused if another node reads %l, %lse or %dl, if the head has a bias, or if the loss's
+// gradient is not a constant. The op runs forward, because its gradients depend on nothing later:
+// the loss is known before the backward begins, and %dw is the first contribution to its gradient.
 //
 // A head with a bias is left apart: only ernie4_5_moe with `use_bias` has one. With 2 layers of
 // width 512 and V 32000, cross_entropy, its gradient and the casts took 2.0 % of such a step, in

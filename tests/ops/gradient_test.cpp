@@ -503,6 +503,27 @@ TEST(CrossEntropyGradient, MatchesFiniteDifferencesWithWeights) {
                   true);
 }
 
+// Three pairs of completions of other lengths, and prompts.
+TEST(PreferenceLoss, WeighsTokensByTheFiniteDifferencesOfItsLoss) {
+  const Values completions = integers({-1, 0, 0, 0, -1, 1, 2, 3, 3, -1, 5, 4, 4});
+  const Values of_rows = random({13}, 0), reference = random({13}, 1), inverse = scalar(1.0 / 3);
+  const std::vector<spec::Attributes> forms{
+      {{"beta", 0.7}, {"loss", "sigmoid"}},
+      {{"beta", 0.7}, {"loss", "sigmoid"}, {"label_smoothing", 0.2}},
+      {{"beta", 1.7}, {"loss", "sigmoid"}, {"length_normalized", true}},
+      {{"beta", 0.3}, {"loss", "hinge"}},
+      {{"beta", 0.4}, {"loss", "ipo"}}};
+  for (const spec::Attributes& form : forms) {
+    const OpCall forward{"preference_loss",
+                         form,
+                         {of_rows, reference, completions, inverse},
+                         {doubles({}), doubles({13}), doubles({9})}};
+    Values gradient = run(forward)[1];
+    for (double& weight : gradient.data) weight = -weight;
+    expect_gradient(forward, 0, {{1.0}, {}, {}}, gradient, true);
+  }
+}
+
 TEST(HeadLossWithGradient, MatchesFiniteDifferencesWithWeights) {
   const Values x = random({5, 4}, 0), weight = random({7, 4}, 1);
   const Values labels = integers({3, -100, 0, 6, 2}), factor = scalar(0.37);

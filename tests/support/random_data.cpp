@@ -168,6 +168,18 @@ Data integers(const Draw& draw) {
   return data;
 }
 
+// Rows of 2n completions, one after the other, each after a prompt of one row.
+Data completions(const Draw& draw) {
+  Data data(draw.size());
+  const std::size_t count = 2 * draw.count(0);
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const std::size_t number = i * count / data.size();
+    const bool is_first = i == 0 || (i - 1) * count / data.size() != number;
+    data[i] = is_first || count == 0 ? -1 : static_cast<double>(number);
+  }
+  return data;
+}
+
 // The k largest of each row of an earlier input; ties to the lower index.
 Data top_of(const Draw& draw) {
   const Values& from = draw.call.inputs[draw.count(0)];
@@ -267,6 +279,7 @@ Data draw_data(const Draw& draw) {
   if (recipe == "offsets") return offsets(draw);
   if (recipe == "document_begin") return document_begins(draw);
   if (recipe == "documents") return documents(draw);
+  if (recipe == "completions") return completions(draw);
   if (recipe == "positions") {
     Data data = document_begins(draw);
     for (std::size_t t = 0; t < data.size(); ++t) data[t] = static_cast<double>(t) - data[t];

@@ -19,6 +19,7 @@ enum class Regime { kExact, kBounded };
 //   labels(V,p)                                   p percent of them -100
 //   document_begin(n) positions(n)                T rows cut into n documents
 //   documents(n)                                  likewise, every third of them padding: -1
+//   completions(n)                                of n pairs, with a prompt before each: -1
 //   row_end(S)                                    S - T + i + 1
 //   late_begin(n)                                 the first n rows have no key
 //   top_of(i) chosen(i,j,normalize)               experts and weights from probabilities

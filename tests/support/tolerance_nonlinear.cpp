@@ -323,6 +323,19 @@ std::vector<Bound> balance_bounds(std::span<const Values> wants) {
   return {relative(wants[0], g(8))};
 }
 
+// Sums in double by contract: a handful of roundings of numbers of this size, which cancel.
+std::vector<Bound> preference_bounds(const OpCall& call, std::span<const Values> wants) {
+  double size = 1;
+  for (const std::size_t input : {0, 1})
+    for (const double value : call.inputs[input].data) size += std::abs(value);
+  const double slope = size * size, terms = static_cast<double>(call.inputs[0].data.size());
+  std::vector<Bound> bounds;
+  for (const Values& want : wants)
+    bounds.push_back(
+        {.errors = Data(want.data.size(), gamma(terms + kFunction, DType::kFloat64) * slope)});
+  return bounds;
+}
+
 // Scalars (1 - βᵗ, lr·decay) are computed in double by contract, so only elementwise steps count.
 // Moments in bf16 go to either neighbour, which is two roundings to the nearest one. For a
 // parameter in its upper and lower 16 bits, the upper one is the rounded parameter. The lower one
@@ -414,6 +427,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op.find("linear_activation") != std::string_view::npos) return linear_activation_bounds(call);
   if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);
   if (op.find("balanc") != std::string_view::npos) return balance_bounds(wants);
+  if (op == "preference_loss") return preference_bounds(call, wants);
   if (op.starts_with("gate_rows")) return gate_rows_bounds(call);
   if (op == "router") return router_bounds(call, wants);
   if (op == "router_gradient") return router_gradient_bounds(call);

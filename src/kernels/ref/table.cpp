@@ -109,6 +109,7 @@ constexpr Kernel kRows[] = {
     row("ref:pack", ref::pack),
     row("ref:permute", ref::permute),
     row("ref:permute_gradient", ref::permute_gradient),
+    row("ref:preference_loss", ref::preference_loss, ref::preference_loss_workspace_bytes),
     row("ref:quantize", ref::quantize, ref::quantize_workspace_bytes),
     row("ref:reduce_scatter", ref::exchange_alone),
     row("ref:reload", ref::reload),
