@@ -58,8 +58,8 @@ struct Config {
     // Tokens in one sample. Allowed: >= 1.
     std::int64_t sequence_length = 512;
     // How documents fill a sample. isolated keeps documents from attending to each other;
-    // concatenated lets them. best_fit is isolated, and splits no document. auto is best_fit with
-    // train.objective sft, else isolated.
+    // concatenated lets them. best_fit is isolated, and splits no document. auto is isolated with
+    // train.objective lm, else best_fit.
     enum class Packing { kAuto, kIsolated, kConcatenated, kBestFit };
     Packing packing = Packing::kAuto;
     // Shuffle the samples, in a new order in each epoch.
@@ -93,7 +93,8 @@ struct Config {
     // the completion; completion is what follows the prompt; all is every token.
     enum class LossOn { kAssistant, kCompletion, kAll };
     LossOn loss_on = LossOn::kAssistant;
-    // Tokens of the longest row that best_fit keeps whole. auto is data.sequence_length.
+    // Tokens of the longest row that best_fit keeps whole. auto is data.sequence_length, or with
+    // train.objective dpo half of it.
     // Allowed: >= 1, or std::nullopt for auto.
     std::optional<std::int64_t> max_length{};
     // What becomes of a longer row: its first or last tokens are kept, it is left out, or the run
@@ -106,8 +107,8 @@ struct Config {
   // Length, precision, checkpoints and losses of a run.
   struct Train {
     // What the loss is the mean of. lm counts every token of documents alike; sft fine-tunes on
-    // rows, whose tokens have weights.
-    enum class Objective { kLm, kSft };
+    // rows, whose tokens have weights; dpo counts pairs of a chosen and a rejected completion.
+    enum class Objective { kLm, kSft, kDpo };
     Objective objective = Objective::kLm;
     // Optimizer steps of the whole run. After a resume, the steps before it count too.
     // Allowed: >= 0.
@@ -347,6 +348,28 @@ struct Config {
     std::string from{};
   };
   Lora lora{};
+
+  // Preferences (train.objective: dpo).
+  struct Dpo {
+    // What the log-probabilities of a pair, less those of the reference, are scaled by. Smaller
+    // lets the model move further from the reference.
+    // Allowed: >= 1e-06.
+    double beta = 0.1;
+    // Share of pairs whose completions are taken to be in the wrong order. Of the loss sigmoid.
+    // Allowed: 0 to 0.5.
+    double label_smoothing = 0;
+    // Loss of a pair by its margin z. sigmoid is -log sigmoid(z); hinge is max(0, 1 - z); ipo is
+    // the square of the margin's distance from 1/2 beta.
+    enum class Loss { kSigmoid, kHinge, kIpo };
+    Loss loss = Loss::kSigmoid;
+    // Take means over the tokens of a completion rather than sums. ipo does.
+    bool length_normalized = false;
+    // The model that log-probabilities are compared with. base is the one that training starts
+    // from, without an adapter; none compares with nothing; else a model directory with the same
+    // vocabulary.
+    std::string reference = "base";
+  };
+  Dpo dpo{};
 
   // The machine.
   struct Device {

@@ -28,10 +28,23 @@ struct CommMetrics {
   std::optional<std::int64_t> waited_for;  // the rank that most of this was lost to; empty: none
 };
 
+// Means over the pairs of a step (train.objective: dpo).
+struct PreferenceMetrics {
+  std::int64_t pairs = 0;
+  double accuracy = 0;  // share of pairs whose chosen completion has the larger reward
+  double margin = 0;    // of rewards: z
+  // beta times what the log-probability is above the reference's.
+  double chosen_reward = 0, rejected_reward = 0;
+  // A completion's sum over its tokens; their mean with dpo.length_normalized, and for ipo.
+  double chosen_log_probability = 0, rejected_log_probability = 0;
+  double chosen_tokens = 0, rejected_tokens = 0;
+};
+
 // One training step.
 struct StepMetrics {
   std::int64_t step = 0, steps = 0, epoch = 0, tokens = 0;  // tokens: unmasked labels of the step
-  double loss = 0;                 // cross-entropy alone, mean over the step's unmasked tokens
+  double loss = 0;                 // cross-entropy alone, mean over the step's unmasked tokens;
+                                   // with train.objective: dpo the mean over its pairs
   double aux_loss = 0;             // train.balance_loss without its weight; 0 without MoE layers
   std::optional<double> z_loss;    // without its weight, if it is part of the objective
   std::optional<double> mtp_loss;  // likewise, of multi-token prediction
@@ -40,8 +53,9 @@ struct StepMetrics {
   std::optional<double> mfu;           // empty if the machine's peak is not known
   std::int64_t peak_memory_bytes = 0;  // 0 if the system does not report it
   std::int64_t planned_memory_bytes = 0;
-  std::vector<LayerBalance> experts;  // one for each MoE layer, over all micro-batches
-  std::optional<CommMetrics> comm;    // empty with one rank
+  std::vector<LayerBalance> experts;              // one for each MoE layer, over all micro-batches
+  std::optional<CommMetrics> comm;                // empty with one rank
+  std::optional<PreferenceMetrics> preference{};  // empty but for train.objective: dpo
 };
 
 // The loss of a model on held-out data.
@@ -50,6 +64,8 @@ struct EvaluationSummary {
   double perplexity = 0;  // exp(loss)
   std::int64_t tokens = 0;
   std::vector<LayerBalance> experts{};  // one for each MoE layer
+  // Where data are pairs; loss is the mean over them then, and perplexity says nothing.
+  std::optional<PreferenceMetrics> preference{};
 };
 
 // Bytes of one kind of use: "parameters", "saved activations".

@@ -41,6 +41,9 @@ std::string console_line(const StepMetrics& m) {
   double busiest = 0;
   for (const LayerBalance& layer : m.experts) busiest = std::max(busiest, layer.max_over_mean);
   if (m.mtp_loss) line += fmt::format(" | mtp_loss {:.4f}", *m.mtp_loss);
+  if (m.preference)
+    line += fmt::format(" | accuracy {:.2f} | margin {:.3f}", m.preference->accuracy,
+                        m.preference->margin);
   if (!m.experts.empty()) line += fmt::format(" | load {:.2f}", busiest);
   if (m.comm) {
     line += fmt::format(" | comm exposed {:.1f} %", 100 * m.comm->exposed_s / m.step_time_s);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
+#include "train/preference/preference_sums.h"
 #include "train/run_plan.h"
 #include "train/training_step.h"
 
@@ -24,6 +25,7 @@ Evaluation Evaluator::run(StepSums* sums, std::int64_t most_samples) {
   Evaluation result;
   double sum = 0, weight = 0;
   expert_counts_.clear();
+  PreferenceSums of_pairs;
   const std::int64_t num_ranks = sums == nullptr ? 1 : sums->num_ranks(),
                      rank = sums == nullptr ? 0 : sums->rank();
   // Where data run out, ranks have micro-batches of padding.
@@ -36,6 +38,7 @@ Evaluation Evaluator::run(StepSums* sums, std::int64_t most_samples) {
     const double loss = summed_loss(*program_, batch_);
     sums == nullptr ? void(sum += loss) : sums->add_in_order(sum, loss);
     expert_counts_.add(*program_);
+    of_pairs.add(*program_);
     result.tokens += batch_.unmasked_tokens;
     weight += batch_.label_weight();
   }
@@ -47,6 +50,7 @@ Evaluation Evaluator::run(StepSums* sums, std::int64_t most_samples) {
   }
   ANABATIC_REQUIRE(result.tokens > 0, "[evaluate] expected data with at least one label, got none");
   result.loss = sum / weight;
+  result.preference = of_pairs.means();
   result.perplexity = std::exp(result.loss);
   result.experts = expert_counts_.balance();
   return result;
@@ -78,6 +82,9 @@ Evaluation evaluate(const RunConfig& run) {
 Evaluation evaluate(ModelSession& session) {
   const RunConfig& run = session.run();
   require_evaluation_keys(run);
+  if (trains_on_pairs(run))
+    throw Unsupported(
+        "[evaluate] train.objective: expected lm or sft, got dpo: `train` validates on pairs");
   check_sample_length(run, session.config());
   warn_of_special_tokens(run, session.config());
   const io::Dataset dataset = open_dataset(run.data.validation, run, session.config());

@@ -83,10 +83,11 @@ StateBytes state_bytes(const lower::Compiled& training, const lower::Compiled* e
 }
 
 // Two steps in the loader, one micro-batch of validation: six i32 arrays of the tokens each, their
-// weights where they have any, the samples, and what a sample is read through.
+// weights where they have any, completions and reference of pairs, the samples, and what a sample
+// is read through.
 std::int64_t batch_bytes(const RunConfig& run, bool has_evaluation) {
   const std::int64_t samples = run.train.micro_batch_size;
-  const std::int64_t arrays = trains_on_rows(run) ? 7 : 6;
+  const std::int64_t arrays = trains_on_pairs(run) ? 9 : trains_on_rows(run) ? 7 : 6;
   const std::int64_t micro_batch = samples * (run.data.sequence_length * arrays * 4 + 8);
   const std::int64_t scratch = (run.data.sequence_length + 1) * (8 + 4);
   const std::int64_t validation = has_evaluation ? micro_batch + scratch : 0;

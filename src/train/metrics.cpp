@@ -36,6 +36,18 @@ void add_experts(nlohmann::ordered_json& object, const std::vector<LayerBalance>
   object["experts_below_10_percent"] = std::move(below);
 }
 
+// The names and values of what pairs have, in files of metrics.
+std::vector<std::pair<const char*, double>> preference_values(const PreferenceMetrics& of_pairs) {
+  return {{"accuracy", of_pairs.accuracy},
+          {"margin", of_pairs.margin},
+          {"chosen_reward", of_pairs.chosen_reward},
+          {"rejected_reward", of_pairs.rejected_reward},
+          {"chosen_log_probability", of_pairs.chosen_log_probability},
+          {"rejected_log_probability", of_pairs.rejected_log_probability},
+          {"chosen_tokens", of_pairs.chosen_tokens},
+          {"rejected_tokens", of_pairs.rejected_tokens}};
+}
+
 // Each layer, the worst of them, and experts of all of them.
 void add_experts(std::vector<io::Scalar>& scalars, const std::vector<LayerBalance>& experts) {
   double largest = 0, smallest = experts.front().min_over_mean;
@@ -78,6 +90,10 @@ void MetricsLog::write(const StepMetrics& m) {
   nlohmann::ordered_json object{{"step", m.step}, {"loss", m.loss}, {"aux_loss", m.aux_loss}};
   if (m.z_loss) object["z_loss"] = *m.z_loss;
   if (m.mtp_loss) object["mtp_loss"] = *m.mtp_loss;
+  if (m.preference) {
+    object["pairs"] = m.preference->pairs;
+    for (const auto& [name, value] : preference_values(*m.preference)) object[name] = value;
+  }
   object["grad_norm"] = m.grad_norm;
   object["learning_rate"] = m.learning_rate;
   object["tokens_per_second"] = m.tokens_per_second;
@@ -99,6 +115,9 @@ void MetricsLog::write(const StepMetrics& m) {
                                   {"train/learning_rate", m.learning_rate},
                                   {"speed/tokens_per_second", m.tokens_per_second}};
   if (m.mtp_loss) scalars.push_back({"train/mtp_loss", *m.mtp_loss});
+  if (m.preference)
+    for (const auto& [name, value] : preference_values(*m.preference))
+      scalars.push_back({fmt::format("preference/{}", name), value});
   if (m.mfu) scalars.push_back({"speed/mfu", *m.mfu});
   if (m.comm) {
     scalars.push_back({"comm/bytes", static_cast<double>(m.comm->bytes)});
@@ -119,10 +138,19 @@ void MetricsLog::write_validation(std::int64_t step, const Evaluation& evaluatio
                                 {"loss", evaluation.loss},
                                 {"perplexity", evaluation.perplexity},
                                 {"tokens", evaluation.tokens}};
+  if (evaluation.preference) {
+    object.erase("perplexity");
+    object["pairs"] = evaluation.preference->pairs;
+    for (const auto& [name, value] : preference_values(*evaluation.preference))
+      object[name] = value;
+  }
   if (!evaluation.experts.empty()) add_experts(object, evaluation.experts);
   validation_lines_.write(object);
-  const std::vector<io::Scalar> scalars{{"validation/loss", evaluation.loss},
-                                        {"validation/perplexity", evaluation.perplexity}};
+  std::vector<io::Scalar> scalars{{"validation/loss", evaluation.loss}};
+  if (evaluation.preference)
+    scalars.push_back({"validation/accuracy", evaluation.preference->accuracy});
+  else
+    scalars.push_back({"validation/perplexity", evaluation.perplexity});
   events_.write(step, scalars);
 }
 

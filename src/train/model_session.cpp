@@ -153,6 +153,13 @@ void BoundProgram::set_batch(const io::MicroBatch& batch) {
   } else if (executor->has_input("weights")) {
     set("weights", std::vector<float>(batch.labels.size(), 1.0f));
   }
+  if (!batch.completions.empty()) {
+    set("completions", batch.completions);
+    set("reference", batch.reference);
+  } else if (executor->has_input("completions")) {
+    throw Unsupported(
+        "[session] expected pairs of completions (train.objective: dpo), got a batch without any");
+  }
   set_mtp_rows(*this, batch);
 }
 
@@ -225,7 +232,14 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   options.states_on_disk = names_on_disk(store_);
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
-  return bind(lower::compile(forward_graph(run_, config_, request.build), options, device_));
+  model::ModelConfig config = config_;
+  if (request.without_adapter) config.adapter = nullptr;
+  ir::Graph graph = forward_graph(run_, config, request.build);
+  // As under the adapter, so that they are held alike and saved by no one.
+  if (config_.adapter && request.without_adapter)
+    for (ir::State& state : graph.states)
+      if (state.kind() == ir::StateKind::kParameter) state.is_trainable = false;
+  return bind(lower::compile(std::move(graph), options, device_));
 }
 
 std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {

@@ -122,6 +122,7 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
     cache = cache_of(run);
   }
   options.has_rows = trains_on_rows(run);
+  options.has_pairs = trains_on_pairs(run);
   const auto packing = io::packing_from_string(packing_of(run));
   const auto truncation = io::truncation_from_string(run.data.truncation);
   ANABATIC_CHECK(packing && truncation, "[data] packing {}, truncation {}", run.data.packing,
@@ -142,13 +143,14 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
       "[data] data.max_length and data.truncation: expected data.packing: best_fit, "
       "which shortens rows, got {}",
       packing_of(run));
-  io::Dataset dataset(std::move(token_files), {.sequence_length = run.data.sequence_length,
-                                               .packing = *packing,
-                                               .vocab_size = config.spec.vocab_size,
-                                               .pad_id = static_cast<std::int32_t>(pad),
-                                               .with_weights = trains_on_rows(run),
-                                               .rows = {run.data.max_length, *truncation},
-                                               .seed = static_cast<std::uint64_t>(run.train.seed)});
+  io::Dataset dataset(std::move(token_files),
+                      {.sequence_length = run.data.sequence_length,
+                       .packing = *packing,
+                       .vocab_size = config.spec.vocab_size,
+                       .pad_id = static_cast<std::int32_t>(pad),
+                       .with_weights = trains_on_rows(run),
+                       .rows = {run.data.max_length, *truncation, trains_on_pairs(run)},
+                       .seed = static_cast<std::uint64_t>(run.train.seed)});
   if (*packing == io::Packing::kBestFit) log_rows(dataset);
   return dataset;
 }

@@ -15,6 +15,7 @@
 #include "passes/pipelines.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/config/config_key.h"
+#include "train/config/dpo_keys.h"
 #include "train/config/lora_keys.h"
 #include "train/config/parallel_keys.h"
 #include "train/config/strategy_file.h"
@@ -122,7 +123,7 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("data.packing",
                         "How documents fill a sample. isolated keeps documents from attending to "
                         "each other; concatenated lets them. best_fit is isolated, and splits no "
-                        "document. auto is best_fit with train.objective sft, else isolated.",
+                        "document. auto is isolated with train.objective lm, else best_fit.",
                         {"auto", "isolated", "concatenated", "best_fit"}, AT(data.packing)));
   keys.push_back(boolean("data.shuffle", "Shuffle the samples, in a new order in each epoch.",
                          AT(data.shuffle)));
@@ -166,7 +167,7 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
                         {"assistant", "completion", "all"}, AT(data.loss_on)));
   keys.push_back(or_word(integer("data.max_length",
                                  "Tokens of the longest row that best_fit keeps whole. auto is "
-                                 "data.sequence_length.",
+                                 "data.sequence_length, or with train.objective dpo half of it.",
                                  1, AT(data.max_length)),
                          "auto", RunConfig::Data::kWholeSample, AT(data.max_length)));
   keys.push_back(choice("data.truncation",
@@ -176,10 +177,12 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_train_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(choice("train.objective",
-                        "What the loss is the mean of. lm counts every token of documents alike; "
-                        "sft fine-tunes on rows, whose tokens have weights.",
-                        {"lm", "sft"}, AT(train.objective)));
+  keys.push_back(
+      choice("train.objective",
+             "What the loss is the mean of. lm counts every token of documents alike; "
+             "sft fine-tunes on rows, whose tokens have weights; dpo counts pairs of a chosen "
+             "and a rejected completion.",
+             {"lm", "sft", "dpo"}, AT(train.objective)));
   keys.push_back(
       integer("train.steps",
               "Optimizer steps of the whole run. After a resume, the steps before it count too.", 0,
@@ -599,6 +602,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_memory_keys(all);
     add_parallel_keys(all);
     add_lora_keys(all);
+    add_dpo_keys(all);
     add_other_keys(all);
     add_fusion_keys(all);
     return all;
@@ -626,7 +630,13 @@ bool trains_adapter(const RunConfig& config) {
 
 bool uses_bf16(const RunConfig& config) { return config.train.precision != "fp32"; }
 
-bool trains_on_rows(const RunConfig& config) { return config.train.objective == "sft"; }
+bool trains_on_rows(const RunConfig& config) { return config.train.objective != "lm"; }
+
+bool trains_on_pairs(const RunConfig& config) { return config.train.objective == "dpo"; }
+
+bool has_reference(const RunConfig& config) {
+  return trains_on_pairs(config) && config.dpo.reference != "none";
+}
 
 std::string packing_of(const RunConfig& config) {
   if (config.data.packing != "auto") return config.data.packing;
@@ -678,6 +688,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
   if (trains_on_rows(config) && data.packing == "concatenated")
     problems.emplace_back(
         "data.packing: expected best_fit or isolated with train.objective: sft, got concatenated");
+  add_dpo_problems(config, problems);
   if (data.max_length > data.sequence_length)
     problems.push_back(
         fmt::format("data.max_length: expected at most data.sequence_length = {}, got {}",

@@ -46,7 +46,7 @@ struct RunConfig {
     std::string truncation = "keep_start";   // keep_start | keep_end | drop | error
   } data;
   struct Train {
-    std::string objective = "lm";  // lm | sft
+    std::string objective = "lm";  // lm | sft | dpo
     std::int64_t steps = 100, micro_batch_size = 4, gradient_accumulation_steps = 1;
     static constexpr std::int64_t kOneADataRank = 0;
     std::int64_t gradient_leaves = kOneADataRank;  // of a step, on all ranks
@@ -127,6 +127,12 @@ struct RunConfig {
     std::string base = "auto";  // how frozen weights are held
     std::string from;           // a directory of PEFT's to go on from; empty: a fresh adapter
   } lora;
+  struct Dpo {
+    double beta = 0.1, label_smoothing = 0.0;
+    std::string loss = "sigmoid";  // sigmoid | hinge | ipo
+    bool length_normalized = false;
+    std::string reference = "base";  // base | none | a model directory
+  } dpo;
   struct Device {
     std::string kind = "cpu";
     std::int64_t threads = 0;  // 0: all cores that this process may use
@@ -191,6 +197,12 @@ bool uses_bf16(const RunConfig& config);
 
 // Whether data are rows whose tokens have weights, by train.objective.
 bool trains_on_rows(const RunConfig& config);
+
+// Whether these are preferences, by the same key.
+bool trains_on_pairs(const RunConfig& config);
+
+// Whether pairs are compared with a model (dpo.reference).
+bool has_reference(const RunConfig& config);
 
 // data.packing without auto.
 std::string packing_of(const RunConfig& config);

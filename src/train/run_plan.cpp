@@ -28,6 +28,14 @@ model::BalanceLoss balance_loss_of(const RunConfig& run) {
   return run.train.balance_loss == "none" ? kNone : kLayer;
 }
 
+std::optional<model::Preference> preference_of(const RunConfig& run) {
+  if (!trains_on_pairs(run)) return std::nullopt;
+  return model::Preference{.loss = run.dpo.loss,
+                           .beta = run.dpo.beta,
+                           .label_smoothing = run.dpo.label_smoothing,
+                           .length_normalized = run.dpo.length_normalized};
+}
+
 // A weight of a loss that the model does not have.
 void require_experts(const RunConfig& run, const model::ModelConfig& config) {
   const auto require = [&](const char* key, double coef) {
@@ -60,7 +68,8 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
                     .z_loss_coef = run.train.router_z_loss_coef,
                     .keeps_mtp = !config.spec.mtp.empty(),
                     .mtp_coef = mtp_coef_of(run, config),
-                    .with_weights = trains_on_rows(run)},
+                    .with_weights = trains_on_rows(run),
+                    .preference = preference_of(run)},
           .training = true,
           .with_update = true,
           .micro_batches = run.train.gradient_accumulation_steps,
@@ -70,7 +79,8 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
 ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
   return {.name = "evaluation",
           .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
-                    .with_weights = trains_on_rows(run)},
+                    .with_weights = trains_on_rows(run),
+                    .preference = preference_of(run)},
           .is_of_ranks = true};
 }
 
@@ -101,7 +111,8 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
   plan::Outcome<lower::Compiled> compiled = compile(training, {});
   if (!compiled) return compiled.refusal();
   RunPlan result{.training = *std::move(compiled), .step_bytes = step.bytes};
-  if (!run.data.validation.empty())
+  // The reference of pairs is a forward too, which is gone before validation begins.
+  if (!run.data.validation.empty() || has_reference(run))
     result.evaluation = *compile(evaluation_request(run), result.training.program.states);
   return result;
 }

@@ -33,6 +33,8 @@
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
+#include "train/preference/preference_sums.h"
+#include "train/preference/reference.h"
 #include "train/proof/leak.h"
 #include "train/ranks/agreed_machine.h"
 #include "train/ranks/follower.h"
@@ -101,7 +103,11 @@ struct Trainer::Impl {
   io::Dataset dataset;
   std::optional<io::Dataset> validation;
   std::unique_ptr<BoundProgram> program;
+  std::optional<lower::Compiled> forward;  // as planned, while a reference may run
   std::unique_ptr<Evaluator> evaluator;
+  std::string other_weights;  // those of dpo.reference, where it is a directory
+  // Of the first step's micro-batches, in their own packing.
+  std::vector<std::vector<float>> own_reference;
   std::optional<io::Loader> loader;
   std::optional<RankStep> rank_step;
   Utilization utilization = utilization_of(run, session);
@@ -160,11 +166,14 @@ struct Trainer::Impl {
     data_bytes = std::min(data_bytes, baseline_bytes);
     if (world != nullptr)
       mpi_bytes = std::min(world->resident_bytes(), baseline_bytes - data_bytes);
+    take_other_reference();
     bind();
     lead();
     restore();
+    if (forward) bind_evaluator();
     require_disk();
     announce();
+    forward.reset();
     session.refresh_derived();
     device::trim_heap();  // of what import leaves between its blocks
     loader.emplace(dataset, loader_options(run, ranks.own()));
@@ -188,7 +197,18 @@ struct Trainer::Impl {
     expert_history = ExpertHistory(ExpertCounts(*program));
     if (const auto* swap = session.store().swap())
       say("disk: {}, {}", format_bytes(swap->file_bytes()), swap->describe());
+    if (has_reference(run)) forward = std::move(planned.plan.evaluation);
+    if (!forward) bind_evaluator();
+  }
+
+  // After the reference, whose program has gone by then.
+  void bind_evaluator() {
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
+  }
+
+  // The forward that is bound next to the step: that of validation or, before it, the reference's.
+  const lower::Compiled* forward_plan() const {
+    return evaluator ? &evaluator->compiled() : forward ? &*forward : nullptr;
   }
 
   // Ranks that are threads share this one.
@@ -242,10 +262,22 @@ struct Trainer::Impl {
   }
 
   void restore() {
-    if (!start.checkpoint || session.config().adapter) {
+    std::string weights = other_weights;
+    if (!start.checkpoint || session.config().adapter || compares_with_start()) {
       const model::ImportRecord record = session.load_parameters();
-      if (session.config().adapter) compare_base(base_identity(run, record));
+      const std::string identity = base_identity(run, record);
+      if (session.config().adapter || compares_with_start()) weights += identity;
+      if (!weights.empty()) compare_base(weights);
+      if (compares_with_start()) {
+        Reference reference(session);
+        reference.take_weights(identity);
+        take_reference(reference);
+      }
       if (!start.checkpoint) return write_import_manifest(run, record);
+    } else if (!weights.empty()) {
+      compare_base(weights);
+    } else if (!start.saved_base.empty()) {
+      start.contents["base"] = start.saved_base;
     }
     load_checkpoint(*start.checkpoint, session);
     first_step = start.step + 1;
@@ -258,15 +290,79 @@ struct Trainer::Impl {
           start.step, run.train.steps);
   }
 
-  // The weights under an adapter are not in its checkpoints.
+  bool has_steps() const { return !start.checkpoint || start.step < run.train.steps; }
+
+  // Whether the reference is the model as the run found it, without its adapter.
+  bool compares_with_start() const {
+    return has_reference(run) && run.dpo.reference == "base" && has_steps();
+  }
+
+  // Before the run's own states take memory.
+  void take_other_reference() {
+    if (!has_reference(run) || run.dpo.reference == "base" || !has_steps()) return;
+    OtherModel other(run, session.config());
+    other_weights = fmt::format("reference {}, ", other.weights());
+    take_reference(other.reference());
+  }
+
+  void take_reference(Reference& reference) {
+    const auto begin = Clock::now();
+    std::int64_t num_computed = reference.attach(dataset);
+    if (validation) num_computed += reference.attach(*validation);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (num_computed > 0)
+      say("reference: log-probabilities of {} tokens of data in {:.1f} s, kept next to them",
+          num_computed, seconds);
+    else
+      say("reference: the log-probabilities next to the data are of the same weights and settings");
+    io::LoaderOptions options = loader_options(run, ranks.own());
+    options.prefetch = false;
+    io::Loader first(dataset, options);
+    for (const io::MicroBatch& batch : first.load_step(start.step).micro_batches)
+      own_reference.push_back(reference.log_probabilities(batch));
+  }
+
+  // What the first step reads of the reference is what the reference says of that step, and of a
+  // policy that is still the reference no pair has a margin.
+  void check_reference(const io::StepBatch& batch) {
+    if (own_reference.empty()) return;
+    const bool is_policy = compares_with_start() && done_step == 0 && run.lora.from.empty();
+    double largest = 0;
+    PreferenceSums sums;
+    set_loss_scales(*program, totals_of(batch));
+    for (std::size_t i = 0; i < own_reference.size(); ++i) {
+      io::MicroBatch own = batch.micro_batches[i];
+      largest = std::max(largest, require_stored(own, own_reference[i], packing_bound(run)));
+      if (!is_policy) continue;
+      own.reference = std::move(own_reference[i]);
+      program->set_batch(own);
+      program->run_alone(spec::Action::kForward);
+      sums.add(*program);
+    }
+    own_reference.clear();
+    if (!(sums.largest_margin() <= kMostMargin))
+      throw InternalError(
+          fmt::format("the model that training starts from is not the reference: a pair of the "
+                      "first step has a margin |z| of {:.3g}; expected at most {:.3g}",
+                      sums.largest_margin(), kMostMargin));
+    say("reference: stored log-probabilities differ by at most {:.2g} a token from those of the "
+        "first step{}",
+        largest,
+        is_policy ? fmt::format(", and no margin of it is above {:.2g}", sums.largest_margin())
+                  : "");
+  }
+
+  // The weights under an adapter, and those of a reference, are not in its checkpoints.
   void compare_base(const std::string& identity) {
     const std::string saved = start.checkpoint ? start.saved_base : identity;
     ANABATIC_REQUIRE(saved == identity,
                      "[checkpoint] {} cannot be resumed by another run (train.resume: never starts "
-                     "a new run):\n  model.path: the adapter belongs to other weights than those "
+                     "a new run):\n  model.path: the {} belongs to other weights than those "
                      "of {} (hash {}, here {})",
-                     start.checkpoint->string(), run.model.path, saved, identity);
+                     start.checkpoint->string(), session.config().adapter ? "adapter" : "reference",
+                     run.model.path, saved, identity);
     start.contents["base"] = identity;
+    if (!session.config().adapter) return;
     const std::string coverage =
         model::coverage_to_string(session.config(), *session.config().adapter);
     write_file_atomically(std::filesystem::path(run.train.output) / kCoverageFile, coverage + "\n");
@@ -296,8 +392,8 @@ struct Trainer::Impl {
   // Says before the first step what the run will hold and how long a step will take.
   void announce() {
     const lower::Compiled& training = program->compiled;
-    memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
-                            session.team().num_threads(), baseline_bytes, data_bytes, mpi_bytes);
+    memory = account_memory(run, training, forward_plan(), session.team().num_threads(),
+                            baseline_bytes, data_bytes, mpi_bytes);
     add_other_ranks(memory, ranks.num_threads() - 1);
     price = price_run(run, training, machine.device, machine.efficiency);
     PlanSummary summary = summarize(run, training, memory, price, machine.price_source);
@@ -366,8 +462,8 @@ struct Trainer::Impl {
     RunPlan plan = plan::value_or_throw(plan_run(asked, session.config(), machine.device,
                                                  machine.efficiency, {.replay = &decisions}));
     const auto peak_bytes = [&] {
-      return account_memory(asked, plan.training, evaluator ? &evaluator->compiled() : nullptr,
-                            session.team().num_threads(), baseline_bytes, data_bytes, mpi_bytes)
+      return account_memory(asked, plan.training, forward_plan(), session.team().num_threads(),
+                            baseline_bytes, data_bytes, mpi_bytes)
           .peak_bytes;
     };
     if (asked.memory.budget > 0 && peak_bytes() > asked.memory.budget)
@@ -392,7 +488,10 @@ struct Trainer::Impl {
   StepMetrics run_step(std::int64_t step, const io::StepBatch* of_host) {
     const auto begin = Clock::now();
     const io::StepBatch& batch = of_host != nullptr ? *of_host : loader->load_step(step - 1);
-    if (!std::exchange(is_checked, true)) check_packing(batch);
+    if (!std::exchange(is_checked, true)) {
+      check_packing(batch);
+      check_reference(batch);
+    }
     StepMetrics metrics;
     for (bool is_done = false; !is_done;) {
       metrics = {.step = step, .steps = run.train.steps, .epoch = batch.epoch};
@@ -531,6 +630,8 @@ struct Trainer::Impl {
   // `of_host`: the samples of the step, in place of the run's own.
   std::optional<StepMetrics> next_step(const io::StepBatch* of_host) {
     if (is_over) return std::nullopt;
+    if (of_host != nullptr && trains_on_pairs(run))
+      throw Unsupported("[train] expected data.train with train.objective: dpo, got a batch");
     if (!has_begun && done_step == 0) validate(0, result.before);
     has_begun = true;
     // Each rank hears once a step, also of the end, whether there is another one.

@@ -22,8 +22,9 @@ double unmasked_pairs(const io::MicroBatch& batch, std::int64_t window) {
   return pairs;
 }
 
+// A document; a completion without a prompt where it is of pairs.
 void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64_t vocab_size,
-                          std::uint64_t seed) {
+                          std::uint64_t seed, bool is_of_pairs) {
   const auto begin = static_cast<std::int64_t>(batch.tokens.size());
   const auto token = [&](std::int64_t i) {
     return static_cast<std::int32_t>(random_below(seed, 0, static_cast<std::uint64_t>(i),
@@ -36,6 +37,10 @@ void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64
     batch.key_begin.push_back(static_cast<std::int32_t>(begin));
     batch.key_end.push_back(static_cast<std::int32_t>(i + 1));
     batch.documents.push_back(static_cast<std::int32_t>(begin));
+    if (!is_of_pairs) continue;
+    batch.completions.push_back(
+        i + 1 < begin + length ? static_cast<std::int32_t>(batch.num_documents) : -1);
+    batch.reference.push_back(0);
   }
   batch.unmasked_tokens += length - 1;
   batch.real_tokens += length;
@@ -62,9 +67,14 @@ io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config
   io::StepBatch step;
   for (std::int64_t i = 0; i < run.train.gradient_accumulation_steps; ++i) {
     io::MicroBatch& batch = step.micro_batches.emplace_back();
+    const std::int64_t num_documents = trains_on_pairs(run) ? 2 : 1;
     for (std::int64_t sample = 0; sample < run.train.micro_batch_size; ++sample)
-      append_random_sample(batch, run.data.sequence_length, config.spec.vocab_size,
-                           seed + static_cast<std::uint64_t>(i));
+      for (std::int64_t left = num_documents, rest = run.data.sequence_length; left > 0; --left) {
+        const std::int64_t length = rest / left;
+        append_random_sample(batch, length, config.spec.vocab_size,
+                             seed + static_cast<std::uint64_t>(i), trains_on_pairs(run));
+        rest -= length;
+      }
     step.count(batch);
   }
   return step;
@@ -83,6 +93,7 @@ void set_loss_scales(BoundProgram& program, const StepTotals& totals) {
     program.set_scalar(name, of > 0 ? static_cast<float>(1.0 / of) : 0.0f);
   };
   set_inverse("inverse_tokens", totals.label_weight);
+  set_inverse("inverse_pairs", totals.label_weight);
   set_inverse("inverse_real_tokens", static_cast<double>(totals.real_tokens));
   set_inverse("inverse_documents", static_cast<double>(totals.num_documents));
 }

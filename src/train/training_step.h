@@ -19,7 +19,7 @@ std::unique_ptr<BoundProgram> bind_training(ModelSession& session);
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch);
 
 // A step of the run's size that needs no data: tokens drawn by (seed, place), one document a
-// sample.
+// sample, or a pair.
 io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,
                           std::uint64_t seed);
 

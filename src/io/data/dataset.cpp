@@ -54,9 +54,11 @@ Dataset::Dataset(std::vector<TokenFile> files, const DatasetOptions& options)
 
 void Dataset::pack_best_fit() {
   const std::int64_t length = options_.sequence_length;
-  if (options_.rows.max_length == 0) options_.rows.max_length = length;
-  ANABATIC_REQUIRE(options_.rows.max_length <= length,
-                   "[data] expected rows of at most {} tokens, a sample's, got {}", length,
+  const std::int64_t most = length / options_.rows.group();
+  if (options_.rows.max_length == 0) options_.rows.max_length = most;
+  ANABATIC_REQUIRE(most > 0 && options_.rows.max_length <= most,
+                   "[data] expected rows of at most {} tokens, {}, got {}", most,
+                   has_pairs() ? "half of a sample, which holds both of a pair" : "a sample's",
                    options_.rows.max_length);
   rows_ = choose_rows(files_, options_.rows, row_counts_);
   ANABATIC_REQUIRE(!rows_.empty(),
@@ -64,8 +66,24 @@ void Dataset::pack_best_fit() {
                    "too long, {} have no trained token",
                    row_counts_.rows, files_.size(), row_counts_.dropped_for_length,
                    row_counts_.dropped_untrained);
-  sample_begins_ = pack_rows(rows_, length, options_.seed);
+  sample_begins_ = pack_rows(rows_, length, options_.seed, options_.rows.group());
   num_samples_ = std::ssize(sample_begins_) - 1;
+}
+
+void Dataset::set_reference(std::vector<ReferenceFile> reference) {
+  ANABATIC_CHECK(has_pairs() && reference.size() == files_.size(),
+                 "[data] {} files, references of {}", files_.size(), reference.size());
+  for (std::size_t file = 0; file < files_.size(); ++file)
+    ANABATIC_CHECK(reference[file].num_tokens() == files_[file].tokens.num_tokens(),
+                   "[data] {} tokens, references of {}", files_[file].tokens.num_tokens(),
+                   reference[file].num_tokens());
+  reference_ = std::move(reference);
+}
+
+std::span<const Row> Dataset::rows_of(std::int64_t sample) const {
+  const auto begin = static_cast<std::size_t>(sample_begins_[static_cast<std::size_t>(sample)]),
+             end = static_cast<std::size_t>(sample_begins_[static_cast<std::size_t>(sample) + 1]);
+  return std::span(rows_).subspan(begin, end - begin);
 }
 
 std::int64_t Dataset::num_documents() const {
@@ -114,7 +132,9 @@ std::optional<TokenSource> Dataset::locate(std::int64_t sample, std::int64_t pos
 
 namespace {
 
-void resize(SampleScratch& scratch, std::int64_t count, bool with_weights) {
+void resize(SampleScratch& scratch, std::int64_t count, bool with_weights,
+            bool with_reference = false) {
+  scratch.reference.resize(with_reference ? static_cast<std::size_t>(count) : 0);
   scratch.ids.resize(static_cast<std::size_t>(count));
   scratch.raw.resize(static_cast<std::size_t>(count) * sizeof(std::int64_t));
   if (with_weights) scratch.weights.resize(static_cast<std::size_t>(count));
@@ -147,6 +167,13 @@ void Dataset::read_file(std::size_t file, std::int64_t begin, std::int64_t count
     else
       std::ranges::fill(weights, 1.0f);
   }
+  if (!scratch.reference.empty()) {
+    const std::span<float> reference = part(scratch.reference);
+    if (reference_.empty())
+      std::ranges::fill(reference, 0.0f);
+    else
+      reference_[file].read(begin, reference);
+  }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t id = ids[static_cast<std::size_t>(i)];
     if (id >= 0 && id < options_.vocab_size) continue;
@@ -169,6 +196,9 @@ void Dataset::pad(std::int64_t first, std::int32_t first_row, const SampleRows& 
     rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
     rows.documents[place] = kNoDocument;
     if (has_weights()) rows.weights[place] = 0;
+    if (!has_pairs()) continue;
+    rows.completions[place] = -1;
+    rows.reference[place] = 0;
   }
 }
 
@@ -181,6 +211,10 @@ void Dataset::require_room(const SampleRows& rows) const {
   ANABATIC_REQUIRE(rows.weights.size() == (has_weights() ? length : 0),
                    "[data] expected {} weights, got {}", has_weights() ? length : 0,
                    rows.weights.size());
+  const std::size_t of_pairs = has_pairs() ? length : 0;
+  ANABATIC_REQUIRE(rows.completions.size() == of_pairs && rows.reference.size() == of_pairs,
+                   "[data] expected completions and references of {} tokens, got {} and {}",
+                   of_pairs, rows.completions.size(), rows.reference.size());
 }
 
 void Dataset::read_padding(std::int32_t first_row, const SampleRows& rows) const {
@@ -240,6 +274,17 @@ void Dataset::fill_row(std::int64_t i, std::int64_t piece, bool has_label, std::
     counts_as_label = weight != 0;
   }
   counts.labels += counts_as_label ? 1 : 0;
+  if (has_pairs()) fill_completion(i, rows, scratch, counts);
+}
+
+void Dataset::fill_completion(std::int64_t i, const SampleRows& rows, const SampleScratch& scratch,
+                              const SampleCounts& counts) const {
+  const auto place = static_cast<std::size_t>(i);
+  const bool is_completion = rows.weights[place] != 0;
+  if (!is_completion) rows.labels[place] = kIgnoredLabel;
+  rows.completions[place] =
+      is_completion ? rows.first_completion + static_cast<std::int32_t>(counts.documents) - 1 : -1;
+  rows.reference[place] = is_completion ? scratch.reference[place + 1] : 0.0f;
 }
 
 SampleCounts Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
@@ -254,12 +299,9 @@ SampleCounts Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
 
 SampleCounts Dataset::fill_best_fit(std::int64_t sample, std::int32_t first_row,
                                     const SampleRows& rows, SampleScratch& scratch) const {
-  const auto begin = static_cast<std::size_t>(sample_begins_[static_cast<std::size_t>(sample)]),
-             end = static_cast<std::size_t>(sample_begins_[static_cast<std::size_t>(sample) + 1]);
-  resize(scratch, options_.sequence_length, has_weights());
+  resize(scratch, options_.sequence_length, has_weights(), has_pairs());
   SampleCounts counts;
-  for (std::size_t at = begin; at < end; ++at) {
-    const Row& row = rows_[at];
+  for (const Row& row : rows_of(sample)) {
     const std::int64_t piece = counts.tokens;
     read_file(static_cast<std::size_t>(row.file), row.begin, row.length, piece, scratch);
     for (std::int64_t i = piece; i < piece + row.length; ++i)

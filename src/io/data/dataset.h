@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/data/reference_file.h"
 #include "io/data/row_packing.h"
 #include "io/data/token_files.h"
 
@@ -49,13 +50,18 @@ struct SampleRows {
   // The micro-batch's row where the token's document begins in this sample; kNoDocument: padding.
   std::span<std::int32_t> documents;
   std::span<float> weights{};  // of labels; with DatasetOptions::with_weights
+  // Of pairs: the number of the completion that the label belongs to, else -1, and the label's
+  // log-probability by the reference.
+  std::span<std::int32_t> completions{};
+  std::span<float> reference{};
+  std::int32_t first_completion = 0;  // number of the sample's first one
 };
 
 // What one sample holds.
 struct SampleCounts {
   std::int64_t labels = 0;     // that are not ignored, of a weight other than 0
   std::int64_t tokens = 0;     // that are not padding
-  std::int64_t documents = 0;  // pieces of documents
+  std::int64_t documents = 0;  // pieces of documents; of pairs, completions
   double weight = 0;           // of the labels, where there are weights
 };
 
@@ -63,7 +69,7 @@ struct SampleCounts {
 struct SampleScratch {
   std::vector<std::int64_t> ids;
   std::vector<std::byte> raw;
-  std::vector<float> weights;
+  std::vector<float> weights, reference;
 };
 
 struct TokenSource {
@@ -85,6 +91,11 @@ class Dataset {
   const DatasetOptions& options() const { return options_; }
   std::span<const TokenFile> files() const { return files_; }
   bool has_weights() const { return options_.with_weights; }
+  bool has_pairs() const { return options_.rows.are_pairs; }
+  // Log-probabilities of tokens by a reference, of every file; 0 before. Of pairs alone.
+  void set_reference(std::vector<ReferenceFile> reference);
+  // The rows of a sample of best_fit, in their order.
+  std::span<const Row> rows_of(std::int64_t sample) const;
   const RowCounts& row_counts() const { return row_counts_; }  // of best_fit
 
   // Fills the rows of one sample, which start at row `first_row` of the micro-batch, and returns
@@ -114,6 +125,9 @@ class Dataset {
   // Row i of a sample, in a piece of a document that began at row `piece`.
   void fill_row(std::int64_t i, std::int64_t piece, bool has_label, std::int32_t first_row,
                 const SampleRows& rows, const SampleScratch& scratch, SampleCounts& counts) const;
+  // After fill_row, where data are pairs: a label outside of completions is none.
+  void fill_completion(std::int64_t i, const SampleRows& rows, const SampleScratch& scratch,
+                       const SampleCounts& counts) const;
   SampleCounts fill_isolated(std::int64_t begin, std::int32_t first_row, const SampleRows& rows,
                              const SampleScratch& scratch) const;
   SampleCounts fill_best_fit(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
@@ -131,6 +145,7 @@ class Dataset {
   std::vector<Row> rows_;  // of best_fit, by sample
   std::vector<std::int64_t> sample_begins_;
   RowCounts row_counts_;
+  std::vector<ReferenceFile> reference_;  // of pairs: none yet, or of every file
 };
 
 }  // namespace anabatic::io

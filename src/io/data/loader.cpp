@@ -19,6 +19,8 @@ void fill_micro_batch(const Dataset& dataset, std::span<const std::int64_t> samp
     array->resize(rows);
   }
   batch.weights.resize(dataset.has_weights() ? rows : 0);
+  batch.completions.resize(dataset.has_pairs() ? rows : 0);
+  batch.reference.resize(dataset.has_pairs() ? rows : 0);
   batch.samples.assign(samples.begin(), samples.end());
   batch.unmasked_tokens = batch.real_tokens = batch.num_documents = 0;
   batch.sum_of_weights = 0;
@@ -30,6 +32,11 @@ void fill_micro_batch(const Dataset& dataset, std::span<const std::int64_t> samp
                     part(batch.key_begin), part(batch.key_end), part(batch.documents)};
     if (dataset.has_weights()) view.weights = std::span(batch.weights).subspan(b * length, length);
     const auto first_row = static_cast<std::int32_t>(b * length);
+    if (dataset.has_pairs()) {
+      view.completions = part(batch.completions);
+      view.reference = std::span(batch.reference).subspan(b * length, length);
+      view.first_completion = static_cast<std::int32_t>(batch.num_documents);
+    }
     if (samples[b] < 0) {
       dataset.read_padding(first_row, view);
     } else {

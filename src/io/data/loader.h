@@ -19,14 +19,19 @@ struct MicroBatch {
   std::vector<std::int32_t> tokens, labels, positions, key_begin, key_end;
   std::vector<std::int32_t> documents;  // the row where the token's document begins; -1: padding
   std::vector<float> weights{};         // of the labels; empty: 1 each
-  std::vector<std::int64_t> samples;    // of the dataset; -1: padding only
-  std::int64_t unmasked_tokens = 0;     // labels that are not ignored, of a weight other than 0
-  double sum_of_weights = 0;            // of these; use label_weight()
-  std::int64_t real_tokens = 0;         // rows that are not padding
-  std::int64_t num_documents = 0;       // pieces of documents, each in one sample
+  // Of preferences: the completion that each label belongs to, 2p the chosen one of pair p and
+  // 2p + 1 the rejected one, else -1; and the label's log-probability by the reference.
+  std::vector<std::int32_t> completions{};
+  std::vector<float> reference{};
+  std::vector<std::int64_t> samples;  // of the dataset; -1: padding only
+  std::int64_t unmasked_tokens = 0;   // labels that are not ignored, of a weight other than 0
+  double sum_of_weights = 0;          // of these; use label_weight()
+  std::int64_t real_tokens = 0;       // rows that are not padding
+  std::int64_t num_documents = 0;     // pieces of documents, each in one sample
 
-  // What the loss of the micro-batch is divided by.
+  // What the loss of the micro-batch is divided by: of preferences the number of pairs.
   double label_weight() const {
+    if (!completions.empty()) return static_cast<double>(num_documents / 2);
     return weights.empty() ? static_cast<double>(unmasked_tokens) : sum_of_weights;
   }
 };

@@ -44,13 +44,47 @@ class RowChooser {
       begins.resize(static_cast<std::size_t>(std::min(kDocumentsAtOnce, count - first) + 1));
       tokens.document_begins(first, std::span(begins).first(begins.size() - 1));
       begins.back() = tokens.document_begin(first + std::ssize(begins) - 1);
-      for (std::size_t i = 0; i + 1 < begins.size(); ++i)
-        add(file, first + static_cast<std::int64_t>(i), begins[i], begins[i + 1] - begins[i]);
+      const auto group = static_cast<std::size_t>(options_.group());
+      for (std::size_t i = 0; i + group < begins.size(); i += group)
+        add(file, first + static_cast<std::int64_t>(i), std::span(begins).subspan(i, group + 1));
     }
   }
 
-  void add(std::size_t file, std::int64_t document, std::int64_t begin, std::int64_t length) {
-    ++counts_.rows;
+  // Rows that are kept or left out together, and where the last one ends.
+  void add(std::size_t file, std::int64_t document, std::span<const std::int64_t> begins) {
+    const std::int64_t count = std::ssize(begins) - 1;
+    counts_.rows += count;
+    std::vector<Row> rows;
+    std::int64_t trained = 0;
+    for (std::size_t i = 0; i + 1 < begins.size(); ++i) {
+      const auto row =
+          cut(file, document + static_cast<std::int64_t>(i), begins[i], begins[i + 1] - begins[i]);
+      if (!row) {
+        counts_.dropped_for_length += count;
+        return;
+      }
+      rows.push_back(*row);
+    }
+    for (const Row& row : rows) {
+      const std::int64_t of_row = num_trained(files_[file], row);
+      if (of_row == 0) {
+        counts_.dropped_untrained += count;
+        return;
+      }
+      trained += of_row;
+    }
+    counts_.trained += trained;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      counts_.truncated += rows[i].length < begins[i + 1] - begins[i] ? 1 : 0;
+      counts_.tokens += rows[i].length;
+      rows_.push_back(rows[i]);
+    }
+  }
+
+  // What is kept of a document; nothing of one that is too long, where the run leaves it out or
+  // ends.
+  std::optional<Row> cut(std::size_t file, std::int64_t document, std::int64_t begin,
+                         std::int64_t length) {
     Row row{begin, static_cast<std::int32_t>(std::min(length, options_.max_length)),
             static_cast<std::int32_t>(file)};
     if (length > options_.max_length) {
@@ -59,10 +93,9 @@ class RowChooser {
           if (num_long_++ < kMostNamed)
             named_ += fmt::format("\n  {}, row {} (from 0): {} tokens",
                                   files_[file].source.path.string(), document, length);
-          return;
+          return std::nullopt;
         case Truncation::kDrop:
-          ++counts_.dropped_for_length;
-          return;
+          return std::nullopt;
         case Truncation::kKeepEnd:
           row.begin += length - row.length;
           break;
@@ -70,15 +103,7 @@ class RowChooser {
           break;
       }
     }
-    const std::int64_t trained = num_trained(files_[file], row);
-    if (trained == 0) {
-      ++counts_.dropped_untrained;
-      return;
-    }
-    counts_.truncated += row.length < length ? 1 : 0;
-    counts_.tokens += row.length;
-    counts_.trained += trained;
-    rows_.push_back(row);
+    return row;
   }
 
   std::span<const TokenFile> files_;
@@ -107,8 +132,33 @@ std::vector<Row> choose_rows(std::span<const TokenFile> files, const RowOptions&
   return RowChooser(files, options, counts).run();
 }
 
+namespace {
+
+// Packs groups as rows of their summed length, which begin at the number of their first row.
+std::vector<std::int64_t> pack_groups(std::vector<Row>& rows, std::int64_t capacity,
+                                      std::uint64_t seed, std::int64_t group) {
+  std::vector<Row> groups;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i % static_cast<std::size_t>(group) == 0)
+      groups.push_back({.begin = static_cast<std::int64_t>(i)});
+    groups.back().length += rows[i].length;
+  }
+  std::vector<std::int64_t> begins = pack_rows(groups, capacity, seed);
+  std::vector<Row> sorted;
+  sorted.reserve(rows.size());
+  for (const Row& of_group : groups)
+    for (std::int64_t i = 0; i < group; ++i)
+      sorted.push_back(rows[static_cast<std::size_t>(of_group.begin + i)]);
+  rows = std::move(sorted);
+  for (std::int64_t& begin : begins) begin *= group;
+  return begins;
+}
+
+}  // namespace
+
 std::vector<std::int64_t> pack_rows(std::vector<Row>& rows, std::int64_t capacity,
-                                    std::uint64_t seed) {
+                                    std::uint64_t seed, std::int64_t group) {
+  if (group > 1) return pack_groups(rows, capacity, seed, group);
   const auto count = static_cast<std::uint64_t>(rows.size());
   // Longest first: a counting sort over rows in their drawn order.
   const Permutation drawn(count, seed);

@@ -21,7 +21,7 @@ struct Row {
   std::int32_t length = 0, file = 0;
 };
 
-struct RowCounts {
+struct RowCounts {                       // of pairs, completions
   std::int64_t rows = 0;                 // of the files
   std::int64_t truncated = 0;            // of them, shortened
   std::int64_t dropped_for_length = 0;   // not kept at all
@@ -32,6 +32,9 @@ struct RowCounts {
 struct RowOptions {
   std::int64_t max_length = 0;  // tokens of a row
   Truncation truncation = Truncation::kKeepStart;
+  bool are_pairs = false;  // rows 2i and 2i + 1 are kept or left out together
+
+  std::int64_t group() const { return are_pairs ? 2 : 1; }
 };
 
 // The rows that are kept, in the order of the files. A row's first token is no label, so it is not
@@ -40,10 +43,11 @@ struct RowOptions {
 std::vector<Row> choose_rows(std::span<const TokenFile> files, const RowOptions& options,
                              RowCounts& counts);
 
-// Best fit, decreasing: each row goes to the fullest sample of `capacity` tokens that has room for
-// it. Rows of one length come in an order drawn by `seed`. Sorts `rows` by sample and returns where
-// the samples begin, and the number of rows at last. Linear but for the search among fill levels.
+// Best fit, decreasing: each row, or `group` of them that follow each other, goes to the fullest
+// sample of `capacity` tokens that has room for it. Rows of one length come in an order drawn by
+// `seed`. Sorts `rows` by sample and returns where the samples begin, and the number of rows at
+// last. Linear but for the search among fill levels.
 std::vector<std::int64_t> pack_rows(std::vector<Row>& rows, std::int64_t capacity,
-                                    std::uint64_t seed);
+                                    std::uint64_t seed, std::int64_t group = 1);
 
 }  // namespace anabatic::io

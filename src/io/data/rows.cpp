@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/data/rows.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -156,6 +157,20 @@ TrainingRow read_completion(OrderedJson row) {
   return result;
 }
 
+// Moves the messages that both completions begin with to the prompt.
+void take_common_prompt(PreferenceRow& row) {
+  std::size_t count = 0;
+  const std::size_t most = std::min(row.chosen.size(), row.rejected.size());
+  while (count < most && row.chosen[count] == row.rejected[count]) ++count;
+  ANABATIC_REQUIRE(count > 0 && count < most,
+                   "expected a \"prompt\", or messages that \"chosen\" and \"rejected\" both "
+                   "begin with and others after them, got {} common ones of {} and {}",
+                   count, row.chosen.size(), row.rejected.size());
+  row.prompt = OrderedJson(row.chosen.begin(), row.chosen.begin() + static_cast<long>(count));
+  for (OrderedJson* list : {&row.chosen, &row.rejected})
+    list->erase(list->begin(), list->begin() + static_cast<long>(count));
+}
+
 }  // namespace
 
 std::string_view describe(RowKind kind) {
@@ -190,8 +205,7 @@ RowKind kind_of_row(const OrderedJson& row) {
   if (found == nullptr) {
     std::string kinds;
     for (const KindFields& fields : kKinds)
-      if (fields.kind != RowKind::kPreference)
-        kinds += fmt::format("{}{}", kinds.empty() ? "" : ", ", fields.words);
+      kinds += fmt::format("{}{}", kinds.empty() ? "" : ", ", fields.words);
     throw InvalidArgument(
         fmt::format("expected one of {}; the object has {}", kinds, field_names(row)));
   }
@@ -221,9 +235,47 @@ TrainingRow read_row(OrderedJson row, RowKind kind, const std::string& text_fiel
     case RowKind::kPreference:
       break;
   }
-  throw Unsupported(
-      "rows of preferences ({\"chosen\", \"rejected\"}) cannot be trained on yet: expected "
-      "another kind of row");
+  throw InvalidArgument(
+      fmt::format("expected a row to fine-tune on, got {}", describe(RowKind::kPreference)));
+}
+
+PreferenceRow read_preference(OrderedJson row) {
+  PreferenceRow result{
+      .prompt = nullptr, .chosen = member(row, "chosen"), .rejected = member(row, "rejected")};
+  result.is_chat = result.chosen.is_array();
+  const auto prompt = row.find("prompt");
+  const bool has_prompt = prompt != row.end() && !prompt->is_null();
+  if (has_prompt) result.prompt = *prompt;
+  ANABATIC_REQUIRE(result.rejected.is_array() == result.is_chat &&
+                       (!has_prompt || result.prompt.is_array() == result.is_chat),
+                   "expected \"prompt\", \"chosen\" and \"rejected\" to be strings or lists of "
+                   "messages, all of them, got {}, {} and {}",
+                   has_prompt ? result.prompt.type_name() : "nothing", result.chosen.type_name(),
+                   result.rejected.type_name());
+  ANABATIC_REQUIRE(result.chosen != result.rejected,
+                   "expected \"chosen\" and \"rejected\" to differ, got the same twice");
+  if (!result.is_chat) {
+    result.prompt = text_of(row, "prompt", ", as both completions are texts");
+    for (const char* field : {"chosen", "rejected"})
+      ANABATIC_REQUIRE(!text_of(row, field).empty(), "expected a text in \"{}\", got an empty one",
+                       field);
+    return result;
+  }
+  check_messages(result.chosen, "chosen");
+  check_messages(result.rejected, "rejected");
+  if (has_prompt)
+    check_messages(result.prompt, "prompt");
+  else
+    take_common_prompt(result);
+  for (const OrderedJson* list : {&result.prompt, &result.chosen, &result.rejected})
+    for (const OrderedJson& message : *list)
+      ANABATIC_REQUIRE(!message.contains("weight") && !message.contains("train"),
+                       "expected no \"weight\" or \"train\" in a message of a pair, whose "
+                       "completions count whole; it has {}",
+                       field_names(message));
+  for (const char* field : {"prompt", "chosen", "rejected"}) row.erase(field);
+  result.others = std::move(row);
+  return result;
 }
 
 }  // namespace anabatic::io

@@ -39,7 +39,18 @@ struct TrainingRow {
 
 // InvalidArgument naming the field for one of another type, for no messages, for none of the
 // assistant, and for one without role or content. What else messages may have is for their template
-// to read. Unsupported for rows of preferences.
+// to read. Rows of preferences are read_preference's.
 TrainingRow read_row(OrderedJson row, RowKind kind, const std::string& text_field);
+
+// A prompt and two completions of it: texts, or lists of messages.
+struct PreferenceRow {
+  bool is_chat = false;
+  OrderedJson prompt, chosen, rejected;
+  OrderedJson others{};  // of a chat: the row's "tools" and the like
+};
+
+// Without a prompt of their own, messages that both lists begin with are the prompt.
+// InvalidArgument as above, also for completions that are equal, and for weights in messages.
+PreferenceRow read_preference(OrderedJson row);
 
 }  // namespace anabatic::io

@@ -30,6 +30,16 @@ CachedTokens tokens_of(const DataFile& file, const Tokenize& tokenize,
   });
 }
 
+void require_kind(const WeightFile& weights, const TokenizeOptions& options,
+                  const IndexedPaths& pair) {
+  ANABATIC_REQUIRE(
+      weights.is_of_pairs() == options.has_pairs, "[data] {}: expected {}, got {}",
+      weights_path(pair).string(),
+      options.has_pairs ? "pairs (train.objective: dpo)" : "rows (train.objective: sft)",
+      weights.is_of_pairs() ? "pairs, which train.objective: dpo trains on"
+                            : "rows, which train.objective: sft trains on");
+}
+
 }  // namespace
 
 std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const Tokenize& tokenize,
@@ -46,9 +56,14 @@ std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const T
         throw ResourceError(
             fmt::format("[data] {}: expected a .bin/.idx pair, found none", file.path.string()));
       result.push_back({file, IndexedFile(*pair)});
-      if (fs::exists(weights_path(*pair))) {
+      const bool has_weights = fs::exists(weights_path(*pair));
+      ANABATIC_REQUIRE(has_weights || !options.has_pairs,
+                       "[data] {}: expected preferences, which have {} (anabatic tokenize "
+                       "--train.objective dpo), found none",
+                       file.path.string(), weights_path(*pair).string());
+      if (has_weights) {
         if (options.has_rows)
-          result.back().weights.emplace(*pair);
+          require_kind(result.back().weights.emplace(*pair), options, *pair);
         else
           log_warning("[data] {}: is not read, for train.objective: lm trains every token",
                       weights_path(*pair).string());

@@ -119,19 +119,21 @@ void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options
 }
 
 void encode_one(std::string_view record, Job& job, const TokenizeOptions& options) {
-  const std::size_t first = job.ids.size();
+  const std::size_t first = job.ids.size(), num_before = job.document_ends.size();
   try {
     OrderedJson row = parse_row(record);
     const RowKind kind = kind_of_row(row);
     ANABATIC_REQUIRE(!job.kind || kind == job.kind->kind,
                      "expected a row of {}, the kind that line {} has, got {}",
                      describe(job.kind->kind), job.kind->line, describe(kind));
-    options.encode_row(std::move(row), kind, job.ids, job.weights);
+    options.encode_row(std::move(row), kind, job.ids, job.weights, job.document_ends);
     check_ids(job.ids, first, options.vocab_size);
     ANABATIC_CHECK(job.ids.size() == job.weights.size(), "[data] {} ids with {} weights",
                    job.ids.size(), job.weights.size());
-    job.document_ends.push_back(job.ids.size());
+    ANABATIC_CHECK(job.document_ends.back() == job.ids.size(), "[data] {} ids, ends at {}",
+                   job.ids.size(), job.document_ends.back());
   } catch (...) {
+    job.document_ends.resize(num_before);
     job.ids.resize(first);
     job.weights.resize(first);
     throw;
@@ -248,6 +250,8 @@ class JobReader {
     kind_.reset();
     switch (file.format) {
       case DataFormat::kText:
+        ANABATIC_REQUIRE(!options_.has_pairs, "[data] {}: expected rows of {} in JSON, got text",
+                         path_.string(), describe(RowKind::kPreference));
         chunks_ = std::make_unique<TextChunkReader>(path_);
         return;
       case DataFormat::kJsonLines:
@@ -291,9 +295,12 @@ class JobReader {
     } catch (const InvalidArgument&) {
       return;
     }
-    if (kind_->kind == RowKind::kPreference)
-      throw Unsupported(fmt::format("[data] {}:{}: rows of {} cannot be trained on yet",
-                                    path_.string(), kind_->line, describe(kind_->kind)));
+    if ((kind_->kind == RowKind::kPreference) != options_.has_pairs)
+      throw InvalidArgument(fmt::format(
+          "[data] {}:{}: expected rows of {} (train.objective: {}), got {}", path_.string(),
+          kind_->line,
+          options_.has_pairs ? describe(RowKind::kPreference) : "another kind than preferences",
+          options_.has_pairs ? "dpo" : "sft; dpo trains on preferences", describe(kind_->kind)));
     if (!kinds_.empty()) kinds_ += ", ";
     kinds_ += describe(kind_->kind);
   }
@@ -360,7 +367,7 @@ TokenizeCounts tokenize_files(std::span<const DataFile> files, const Tokenize& t
   const IndexedPaths pair{with_suffix(output_prefix, ".bin"), with_suffix(output_prefix, ".idx")};
   IndexedFileWriter writer(output_prefix, token_type_for(options.vocab_size), options.is_durable);
   std::optional<WeightFileWriter> weights;
-  if (options.has_rows) weights.emplace(pair, options.is_durable);
+  if (options.has_rows) weights.emplace(pair, options.is_durable, options.has_pairs);
   RowProblems problems;
   JobReader reader(files, options);
   Workers workers(threads, tokenize, options);

@@ -23,10 +23,11 @@ namespace anabatic::io {
 using Tokenize = std::function<void(std::string_view chunk, bool begins_document,
                                     std::vector<std::int32_t>& ids)>;
 
-// Appends the ids of one row of JSON, special tokens included, and what each weighs as a label.
-// Called from several threads at once.
+// Appends the ids of one row of JSON, special tokens included, what each weighs as a label, and
+// where documents end: one, or two of a pair, the chosen one first. Called from several threads at
+// once.
 using EncodeRow = std::function<void(OrderedJson row, RowKind kind, std::vector<std::int32_t>& ids,
-                                     std::vector<float>& weights)>;
+                                     std::vector<float>& weights, std::vector<std::size_t>& ends)>;
 
 struct TokenizeOptions {
   std::int64_t vocab_size = 0;  // ids must be smaller; also selects uint16 or int32
@@ -37,6 +38,7 @@ struct TokenizeOptions {
   std::int64_t max_line_bytes = std::int64_t{256} << 20;
   // JSON holds rows, and tokens have weights; a text file's are 1.
   bool has_rows = false;
+  bool has_pairs = false;  // rows are preferences, and else none is
   EncodeRow encode_row{};
   std::string row_rules{};  // all else that ids and weights of rows follow from
 };

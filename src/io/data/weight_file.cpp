@@ -12,7 +12,8 @@
 namespace anabatic::io {
 namespace {
 
-constexpr std::array kWeightsMagic = {'A', 'N', 'B', 'W', 'G', 'H', 'T', '1'};
+constexpr std::array kWeightsMagic = {'A', 'N', 'B', 'W', 'G', 'H', 'T', '1'},
+                     kPairsMagic = {'A', 'N', 'B', 'P', 'A', 'I', 'R', '1'};
 constexpr std::size_t kFlushBytes = std::size_t{1} << 20;
 
 struct Header {
@@ -42,7 +43,8 @@ WeightFile::WeightFile(const IndexedPaths& pair) : file_(weights_path(pair)) {
                    "[weights] {}: expected at least {} bytes, got {}", name, sizeof(header),
                    bytes.size());
   std::memcpy(&header, bytes.data(), sizeof(header));
-  ANABATIC_REQUIRE(header.magic == kWeightsMagic,
+  is_of_pairs_ = header.magic == kPairsMagic;
+  ANABATIC_REQUIRE(is_of_pairs_ || header.magic == kWeightsMagic,
                    "[weights] {}: expected a file of weights, got another kind", name);
   ANABATIC_REQUIRE(header.table_size <= kMostWeights,
                    "[weights] {}: expected a table of at most {} weights, got {}", name,
@@ -59,6 +61,9 @@ WeightFile::WeightFile(const IndexedPaths& pair) : file_(weights_path(pair)) {
   ANABATIC_REQUIRE(bytes.size() - sizeof(header) == header.num_tokens,
                    "[weights] {}: expected {} bytes for as many tokens, got {}", name,
                    header.num_tokens, bytes.size() - sizeof(header));
+  ANABATIC_REQUIRE(!is_of_pairs_ || tokens.num_documents() % 2 == 0,
+                   "[weights] {}: expected two completions a pair, got {} documents", name,
+                   tokens.num_documents());
   indices_ = {reinterpret_cast<const std::uint8_t*>(bytes.data() + sizeof(header)),
               header.num_tokens};
   table_ = header.table;
@@ -86,8 +91,11 @@ std::int64_t WeightFile::num_trained(std::int64_t begin, std::int64_t end) const
   return count;
 }
 
-WeightFileWriter::WeightFileWriter(const IndexedPaths& pair, bool is_durable)
-    : pair_(pair), is_durable_(is_durable), file_(File::create(partial())) {
+WeightFileWriter::WeightFileWriter(const IndexedPaths& pair, bool is_durable, bool is_of_pairs)
+    : pair_(pair),
+      is_durable_(is_durable),
+      is_of_pairs_(is_of_pairs),
+      file_(File::create(partial())) {
   buffer_.resize(sizeof(Header));
 }
 
@@ -127,7 +135,8 @@ void WeightFileWriter::append(std::span<const float> weights) {
 
 void WeightFileWriter::finish(std::int64_t num_documents) {
   file_.write(buffer_);
-  Header header{.num_tokens = static_cast<std::uint64_t>(num_tokens_),
+  Header header{.magic = is_of_pairs_ ? kPairsMagic : kWeightsMagic,
+                .num_tokens = static_cast<std::uint64_t>(num_tokens_),
                 .num_documents = static_cast<std::uint64_t>(num_documents),
                 .index_crc = crc_of(pair_.idx),
                 .table_size = static_cast<std::uint32_t>(table_.size())};

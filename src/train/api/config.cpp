@@ -34,7 +34,7 @@ void add(Settings& all, const Config::Data& data) {
 }
 
 void add(Settings& all, const Config::Train& train) {
-  all["train.objective"] = values(train.objective, {"lm", "sft"});
+  all["train.objective"] = values(train.objective, {"lm", "sft", "dpo"});
   all["train.steps"] = values(train.steps);
   all["train.micro_batch_size"] = values(train.micro_batch_size);
   all["train.gradient_accumulation_steps"] = values(train.gradient_accumulation_steps);
@@ -118,6 +118,14 @@ void add(Settings& all, const Config::Lora& lora) {
   all["lora.from"] = values(lora.from);
 }
 
+void add(Settings& all, const Config::Dpo& dpo) {
+  all["dpo.beta"] = values(dpo.beta);
+  all["dpo.label_smoothing"] = values(dpo.label_smoothing);
+  all["dpo.loss"] = values(dpo.loss, {"sigmoid", "hinge", "ipo"});
+  all["dpo.length_normalized"] = values(dpo.length_normalized);
+  all["dpo.reference"] = values(dpo.reference);
+}
+
 void add(Settings& all, const Config::Device& device) {
   all["device.kind"] = values(device.kind, {"cpu"});
   all["device.threads"] = values(device.threads);
@@ -177,6 +185,7 @@ Settings all_settings(const Config& config) {
   add(all, config.memory);
   add(all, config.parallel);
   add(all, config.lora);
+  add(all, config.dpo);
   add(all, config.device);
   add(all, config.generate);
   add(all, config.compiler);

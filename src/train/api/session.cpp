@@ -37,6 +37,9 @@ using train::RunConfig;
 RunConfig read_config(const Settings& settings, const std::string& yaml_file) {
   RunConfig run = train::with_training_precision(
       train::load_run_config(yaml_file, {settings.begin(), settings.end()}));
+  if (train::trains_on_pairs(run))
+    throw Unsupported(
+        "[session] expected train.objective: lm or sft, got dpo: only train knows it");
   ANABATIC_REQUIRE(!run.model.path.empty(), "[session] model.path: expected a value, got none");
   return run;
 }

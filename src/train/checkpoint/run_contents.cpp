@@ -212,6 +212,11 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "lora.share_gate_up",
                                                        "lora.base",
                                                        "lora.from",
+                                                       "dpo.beta",
+                                                       "dpo.loss",
+                                                       "dpo.label_smoothing",
+                                                       "dpo.length_normalized",
+                                                       "dpo.reference",
                                                        "memory.compress",
                                                        "optimizer.state_precision",
                                                        "optimizer.update"};

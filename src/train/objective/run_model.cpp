@@ -35,7 +35,7 @@ model::ModelConfig load_run_model(const RunConfig& run) {
   model::ModelConfig config = model::load_config(run.model.path);
   const double coef = run.train.mtp_loss_coef;
   if (has_mtp(run, config)) {
-    model::take_mtp(config, coef != 0);
+    model::take_mtp(config, coef != 0 && !trains_on_pairs(run));
   } else if (coef > 0) {
     throw InvalidArgument(fmt::format(
         "[train] train.mtp_loss_coef: expected layers of multi-token prediction, as {} and "
@@ -93,7 +93,7 @@ void note_replaced_ops(const RunConfig& run) {
 }
 
 double mtp_coef_of(const RunConfig& run, const model::ModelConfig& config) {
-  if (config.spec.mtp.empty()) return 0;
+  if (config.spec.mtp.empty() || trains_on_pairs(run)) return 0;
   return run.train.mtp_loss_coef == RunConfig::Train::kCoefOfFiles ? kMtpCoef
                                                                    : run.train.mtp_loss_coef;
 }

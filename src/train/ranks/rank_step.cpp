@@ -9,6 +9,7 @@
 #include "io/checksums.h"
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
+#include "train/preference/preference_sums.h"
 #include "train/ranks/agreement.h"
 #include "train/ranks/shared_save.h"
 #include "train/router_bias.h"
@@ -114,6 +115,7 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
   expert_room_.clear();
   std::ranges::fill(leaves_, 0.0);
   std::size_t num_forwards = 0;
+  PreferenceSums of_pairs;
   run_training_step(
       program_, batch, totals, metrics.step, metrics.learning_rate,
       [&](const io::MicroBatch& micro_batch) {
@@ -128,6 +130,7 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
                          has_labels ? micro_batch_flops(session_.config(), micro_batch) : 0};
         for (std::size_t i = 0; i < kNumSums; ++i) leaves_[leaf * kNumSums + i] += added[i];
         expert_counts_.add(program_);
+        of_pairs.add(program_);
         require_finite_loss(program_, metrics.step, leaves_[leaf * kNumSums + kLoss]);
       },
       [&] {
@@ -146,6 +149,7 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
   metrics.aux_loss = total[kAuxLoss];
   if (program_.executor->has_output("z_loss")) metrics.z_loss = total[kZLoss];
   if (program_.executor->has_output("mtp_loss")) metrics.mtp_loss = total[kMtpLoss];
+  metrics.preference = of_pairs.means();
   flops_ = total[kFlops];
   if (has_labels)
     update_router_biases(session_.store(), expert_counts_,

@@ -83,12 +83,16 @@ RowEncoder::RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer,
 }
 
 void RowEncoder::encode(OrderedJson row, io::RowKind kind, std::vector<std::int32_t>& ids,
-                        std::vector<float>& weights, RowNotes* notes) const {
+                        std::vector<float>& weights, std::vector<std::size_t>& ends,
+                        RowNotes* notes) const {
+  if (kind == io::RowKind::kPreference)
+    return encode_pair(io::read_preference(std::move(row)), ids, weights, ends);
   io::TrainingRow read = io::read_row(std::move(row), kind, io::TokenizeOptions().json_field);
   if (read.is_chat)
     encode_chat(std::move(read), ids, weights, notes);
   else
     encode_text(read, ids, weights);
+  ends.push_back(ids.size());
 }
 
 void RowEncoder::encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids,
@@ -153,6 +157,65 @@ void RowEncoder::encode_text(const io::TrainingRow& row, std::vector<std::int32_
   std::fill_n(weights.begin() + static_cast<std::ptrdiff_t>(first), num_untrained, 0.0f);
 }
 
+std::vector<std::int32_t> RowEncoder::encode_messages(const io::PreferenceRow& row,
+                                                      OrderedJson messages,
+                                                      bool add_generation_prompt) const {
+  ANABATIC_REQUIRE(chat_.has_value(), "{}", chat_problem_);
+  OrderedJson chat = row.others;
+  chat["messages"] = std::move(messages);
+  const RangedText text =
+      chat_->ranged(chat_->format().render(std::move(chat), add_generation_prompt));
+  return tokenizer_.encode_with_begins(text.text, text.ranges).ids;
+}
+
+std::vector<std::int32_t> RowEncoder::encode_prompt(const io::PreferenceRow& row) const {
+  std::vector<std::int32_t> ids =
+      row.is_chat ? encode_messages(row, row.prompt, true)
+                  : tokenizer_.encode(row.prompt.get_ref<const std::string&>(), false);
+  special_.document.put_before(ids, 0);
+  return ids;
+}
+
+std::vector<std::int32_t> RowEncoder::encode_with(const io::PreferenceRow& row,
+                                                  const OrderedJson& completion) const {
+  std::vector<std::int32_t> ids;
+  if (row.is_chat) {
+    OrderedJson messages = row.prompt;
+    messages.insert(messages.end(), completion.begin(), completion.end());
+    ids = encode_messages(row, std::move(messages), false);
+  } else {
+    ids = tokenizer_.encode(
+        row.prompt.get_ref<const std::string&>() + completion.get_ref<const std::string&>(), false);
+    special_.document.put_behind(ids, 0);
+  }
+  special_.document.put_before(ids, 0);
+  return ids;
+}
+
+void RowEncoder::encode_pair(const io::PreferenceRow& row, std::vector<std::int32_t>& ids,
+                             std::vector<float>& weights, std::vector<std::size_t>& ends) const {
+  const std::vector<std::int32_t> prompt = encode_prompt(row);
+  const std::vector<std::int32_t> completions[] = {encode_with(row, row.chosen),
+                                                   encode_with(row, row.rejected)};
+  ANABATIC_REQUIRE(completions[0] != completions[1],
+                   "expected \"chosen\" and \"rejected\" to differ, got the same tokens");
+  bool is_joined = false;
+  for (const std::vector<std::int32_t>& whole : completions) {
+    const auto end = std::mismatch(prompt.begin(), prompt.end(), whole.begin(), whole.end()).first;
+    is_joined |= end != prompt.end();
+    const std::size_t num_untrained = static_cast<std::size_t>(end - prompt.begin()),
+                      first = ids.size();
+    ANABATIC_REQUIRE(num_untrained < whole.size(),
+                     "expected a completion after the {} tokens of the prompt, got none",
+                     num_untrained);
+    ids.insert(ids.end(), whole.begin(), whole.end());
+    weights.resize(first + num_untrained, 0.0f);
+    weights.resize(ids.size(), 1.0f);
+    ends.push_back(ids.size());
+  }
+  if (is_joined) ++num_joined_;
+}
+
 std::string RowEncoder::rules() const {
   std::string rules =
       fmt::format("loss_on {} by bytes, special in content {}, stop token {}", data_.loss_on,
@@ -192,10 +255,11 @@ std::shared_ptr<const RowEncoder> add_rows(io::TokenizeOptions& options, const R
                                            const io::SpecialTokens& special) {
   auto encoder = std::make_shared<const RowEncoder>(run, tokenizer, special);
   options.has_rows = true;
-  options.row_rules = encoder->rules();
+  options.has_pairs = trains_on_pairs(run);
+  options.row_rules = encoder->rules() + (options.has_pairs ? ", pairs" : "");
   options.encode_row = [encoder](OrderedJson row, io::RowKind kind, std::vector<std::int32_t>& ids,
-                                 std::vector<float>& weights) {
-    encoder->encode(std::move(row), kind, ids, weights);
+                                 std::vector<float>& weights, std::vector<std::size_t>& ends) {
+    encoder->encode(std::move(row), kind, ids, weights, ends);
   };
   return encoder;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of JSON as token ids with weights, as train.objective sft reads them.
+// Rows of JSON as token ids with weights, as train.objective sft and dpo read them.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -35,11 +35,13 @@ class RowEncoder {
   // row of messages, unless data.chat_template names it.
   RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer, io::SpecialTokens special);
 
-  // Appends a row, BOS and EOS included. A token weighs 1, or as its message says, where
-  // data.loss_on trains it, else 0. InvalidArgument for a bad row. With `notes`, one that trains
-  // too little is not bad.
+  // Appends a row, BOS and EOS included, and where it ends. A token weighs 1, or as its message
+  // says, where data.loss_on trains it, else 0. Of a pair it appends two rows, each the prompt and
+  // a completion, which weighs 1. InvalidArgument for a bad row. With `notes`, one that trains too
+  // little is not bad.
   void encode(OrderedJson row, io::RowKind kind, std::vector<std::int32_t>& ids,
-              std::vector<float>& weights, RowNotes* notes = nullptr) const;
+              std::vector<float>& weights, std::vector<std::size_t>& ends,
+              RowNotes* notes = nullptr) const;
 
   // "FILE, line 3, 7": where the chat template writes a token; "" for no template, and no such
   // line.
@@ -56,6 +58,14 @@ class RowEncoder {
                    std::vector<float>& weights) const;
   void encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids, std::vector<float>& weights,
                    RowNotes* notes) const;
+  void encode_pair(const io::PreferenceRow& row, std::vector<std::int32_t>& ids,
+                   std::vector<float>& weights, std::vector<std::size_t>& ends) const;
+  // The whole prompt, and the prompt with a completion.
+  std::vector<std::int32_t> encode_prompt(const io::PreferenceRow& row) const;
+  std::vector<std::int32_t> encode_with(const io::PreferenceRow& row,
+                                        const OrderedJson& completion) const;
+  std::vector<std::int32_t> encode_messages(const io::PreferenceRow& row, OrderedJson messages,
+                                            bool add_generation_prompt) const;
   void require_trained(const io::RenderedChat& chat, const io::TrainedTokens& trained) const;
 
   const io::Tokenizer& tokenizer_;

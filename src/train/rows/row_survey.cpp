@@ -27,6 +27,19 @@ void note(Finding& finding, const std::string& place, const std::string& text) {
     finding.first.push_back(place + (text.empty() ? "" : ": " + text));
 }
 
+// One of the two rows of a pair.
+EncodedRow completion_of(const EncodedRow& pair, std::size_t number, std::size_t begin,
+                         std::size_t end) {
+  const auto part = [&](const auto& values) {
+    return std::vector(values.begin() + static_cast<std::ptrdiff_t>(begin),
+                       values.begin() + static_cast<std::ptrdiff_t>(end));
+  };
+  return {.place = fmt::format("{} {}", pair.place, number == 0 ? "chosen" : "rejected"),
+          .kind = pair.kind,
+          .ids = part(pair.ids),
+          .weights = part(pair.weights)};
+}
+
 }  // namespace
 
 void visit_rows(const std::vector<io::DataFile>& files, const RowEncoder& encoder,
@@ -38,6 +51,7 @@ void visit_rows(const std::vector<io::DataFile>& files, const RowEncoder& encode
     std::string_view record;
     while (records->next(record)) {
       if (record.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
+      std::vector<std::size_t> ends;
       EncodedRow row{.place = fmt::format("{}:{}", file.path.string(), records->line_number())};
       try {
         OrderedJson json = io::parse_row(record);
@@ -46,14 +60,17 @@ void visit_rows(const std::vector<io::DataFile>& files, const RowEncoder& encode
         ANABATIC_REQUIRE(row.kind == first->first,
                          "expected a row of {}, the kind that line {} has, got {}",
                          io::describe(first->first), first->second, io::describe(row.kind));
-        encoder.encode(std::move(json), row.kind, row.ids, row.weights, &row.notes);
+        encoder.encode(std::move(json), row.kind, row.ids, row.weights, ends, &row.notes);
       } catch (const InternalError&) {
         throw;
       } catch (const Error& error) {
         refuse(fmt::format("{}: {}", row.place, error.what()));
         continue;
       }
-      if (!visit(row)) return;
+      std::size_t begin = 0;
+      for (std::size_t i = 0; i < ends.size(); begin = ends[i++])
+        if (!visit(ends.size() == 1 ? std::move(row) : completion_of(row, i, begin, ends[i])))
+          return;
     }
   }
 }
