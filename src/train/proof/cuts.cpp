@@ -247,6 +247,8 @@ CutsReport compare_cuts(ModelSession& session, const std::vector<io::MicroBatch>
 }
 
 CutsReport check_cuts(const RunConfig& run) {
+  if (trains_on_pairs(run))
+    throw Unsupported("[check] cuts: expected train.objective lm or sft, got dpo");
   ModelSession session(run, false);
   const model::ModelConfig& config = session.config();
   check_sample_length(run, config);

@@ -56,8 +56,8 @@ struct CutsReport {
 CutsReport compare_cuts(ModelSession& session, const std::vector<io::MicroBatch>& rows,
                         const std::vector<Cut>& cuts);
 
-// Takes the first eight samples of the run, with uneven weights. Where data.packing lets documents
-// share attention, a sample is a row.
+// Takes the first eight samples of the run, with uneven weights. Unsupported for pairs. Where
+// data.packing lets documents share attention, a sample is a row.
 CutsReport check_cuts(const RunConfig& run);
 
 }  // namespace anabatic::train

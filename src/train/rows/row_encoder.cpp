@@ -231,11 +231,11 @@ std::string RowEncoder::rules() const {
 std::string RowEncoder::template_lines_of(std::int32_t id) const {
   if (!chat_) return "";
   std::vector<std::string> texts{tokenizer_.id_to_token(id)};
-  for (const auto& [name, text] : chat_->named_tokens().items())
+  for (const auto& [name, text] : chat_->format().named_tokens().items())
     if (text == texts.front()) texts.push_back(name);
-  const std::vector<std::int64_t> lines = chat_->lines_with(texts);
+  const std::vector<std::int64_t> lines = chat_->format().lines_with(texts);
   if (lines.empty()) return "";
-  return fmt::format("{}, line {}", chat_->name(), fmt::join(lines, ", "));
+  return fmt::format("{}, line {}", chat_->format().name(), fmt::join(lines, ", "));
 }
 
 void RowEncoder::log_counts() const {
