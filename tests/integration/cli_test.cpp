@@ -401,6 +401,34 @@ TEST_F(Cli, ChecksAChatTemplate) {
               HasSubstr("expected a chat_template.jinja"));
 }
 
+// Stands in for transformers: each turn ends with a line break.
+constexpr const char* kRenderer = R"python(
+def render_jinja_template(conversations, add_generation_prompt, **_):
+    text = "".join(f"<{m['role']}>{m['content']}\n" for m in conversations[0])
+    return [text + ("<assistant>\n" if add_generation_prompt else "")], []
+)python";
+
+TEST_F(Cli, ATemplateThatLosesItsLastLineBreakDiffers) {
+  const fs::path module = folder_.path() / "transformers" / "utils", file = folder_.path() / "chat";
+  fs::create_directories(module);
+  std::ofstream(module / "chat_template_utils.py") << kRenderer;
+  for (const fs::path& folder : {module, module.parent_path()})
+    std::ofstream(folder / "__init__.py") << "";
+  const ScopedVariable path("PYTHONPATH", folder_.path().string());
+  const std::string turns =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content + '\n' }}{% endfor %}";
+  const std::vector<std::string> arguments{"check", "template", model_, "--template",
+                                           file.string()};
+  std::ofstream(file) << turns << "{% if add_generation_prompt %}{{ '<assistant>\n' }}{% endif %}";
+  EXPECT_THAT(succeed(arguments), HasSubstr("10 renderings compared with jinja2, 0 differ"));
+  std::ofstream(file) << turns << "{% if add_generation_prompt %}<assistant>\n{% endif %}";
+  EXPECT_EQ(run_binary(arguments).exit_code, 0);
+  std::ofstream(file) << turns << "{% if add_generation_prompt %}<assistant>{% endif %}\n";
+  const Outcome differs = run_binary(arguments);
+  EXPECT_EQ(differs.exit_code, 1);
+  EXPECT_THAT(differs.out, HasSubstr("10 renderings compared with jinja2, 5 differ"));
+}
+
 // As every process that mpirun or srun starts.
 TEST(CliWithoutModel, TrainRefusesToBeOneOfMany) {
   for (const auto& [size, rank] : {std::pair{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
