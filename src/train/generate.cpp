@@ -18,17 +18,22 @@ namespace {
 // Rows of a prompt that go through at once: enough to fill GEMM tiles, few enough that a short
 // prompt wastes little.
 constexpr std::int64_t kChunk = 64;
+// As many rows of a chunk take no longer one by one.
+constexpr std::int64_t kFewRows = 8;
 
 }  // namespace
 
 Decoder::Decoder(ModelSession& session, std::int64_t capacity)
-    : session_(session), capacity_(capacity), vocabulary_(session.config().spec.vocab_size) {
+    : session_(session),
+      capacity_(capacity),
+      num_places_(std::max(capacity, kChunk)),
+      vocabulary_(session.config().spec.vocab_size) {
   const auto bind = [&](const char* name, std::int64_t rows) {
     return session.bind({.name = name,
                          .build = {.num_tokens = rows,
                                    .with_loss = false,
                                    .with_logits = true,
-                                   .cache_capacity = std::max(capacity, kChunk)}});
+                                   .cache_capacity = num_places_}});
   };
   chunk_ = bind("prefill", kChunk);
   single_ = bind("decode", 1);
@@ -36,23 +41,32 @@ Decoder::Decoder(ModelSession& session, std::int64_t capacity)
 
 Decoder::~Decoder() { drop_caches(session_, {&chunk_, &single_}); }
 
-std::span<const float> Decoder::run(BoundProgram& program, std::span<const std::int32_t> tokens) {
-  const std::size_t rows = tokens.size();
+// Rows after the tokens repeat the last one. They write places of the caches that are written anew
+// before a row reads them.
+std::span<const float> Decoder::run(BoundProgram& program, std::size_t rows,
+                                    std::span<const std::int32_t> tokens) {
   const auto first = static_cast<std::int32_t>(length_);
-  positions_.resize(rows);
-  std::iota(positions_.begin(), positions_.end(), first);
+  const std::size_t last = tokens.size() - 1;
+  tokens_.assign(tokens.begin(), tokens.end());
+  tokens_.resize(rows, tokens.back());
+  places_.resize(rows);
+  std::iota(places_.begin(), places_.end(), first);
+  positions_ = places_;
+  std::fill(positions_.begin() + static_cast<std::ptrdiff_t>(last), positions_.end(),
+            places_[last]);
   key_begin_.assign(rows, 0);
   key_end_.resize(rows);
-  std::iota(key_end_.begin(), key_end_.end(), first + 1);
-  program.set("tokens", tokens);
+  std::transform(positions_.begin(), positions_.end(), key_end_.begin(),
+                 [](std::int32_t position) { return position + 1; });
+  program.set("tokens", tokens_);
   program.set("positions", positions_);
   program.set("key_begin", key_begin_);
   program.set("key_end", key_end_);
-  program.set("cache_places", positions_);
+  program.set("cache_places", places_);
   program.run_alone(spec::Action::kForward);
-  length_ += static_cast<std::int64_t>(rows);
+  length_ += static_cast<std::int64_t>(tokens.size());
   const TensorView logits = program.executor->output("logits");
-  return {logits.as<const float>() + (static_cast<std::int64_t>(rows) - 1) * vocabulary_,
+  return {logits.as<const float>() + static_cast<std::int64_t>(last) * vocabulary_,
           static_cast<std::size_t>(vocabulary_)};
 }
 
@@ -62,11 +76,13 @@ std::span<const float> Decoder::append(std::span<const std::int32_t> tokens) {
   ANABATIC_REQUIRE(length_ + count <= capacity_, "[generate] expected at most {} tokens, got {}",
                    capacity_, length_ + count);
   std::span<const float> logits;
-  while (tokens.size() >= static_cast<std::size_t>(kChunk)) {
-    logits = run(*chunk_, tokens.first(static_cast<std::size_t>(kChunk)));
-    tokens = tokens.subspan(static_cast<std::size_t>(kChunk));
+  while (!tokens.empty()) {
+    const bool fills_chunk = std::ssize(tokens) > kFewRows && length_ + kChunk <= num_places_;
+    const std::size_t rows = fills_chunk ? static_cast<std::size_t>(kChunk) : 1;
+    const auto fresh = tokens.first(std::min(rows, tokens.size()));
+    logits = run(fills_chunk ? *chunk_ : *single_, rows, fresh);
+    tokens = tokens.subspan(fresh.size());
   }
-  for (const std::int32_t& token : tokens) logits = run(*single_, std::span(&token, 1));
   return logits;
 }
 

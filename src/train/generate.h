@@ -35,12 +35,13 @@ class Decoder {
   std::int64_t capacity() const { return capacity_; }
 
  private:
-  std::span<const float> run(BoundProgram& program, std::span<const std::int32_t> tokens);
+  std::span<const float> run(BoundProgram& program, std::size_t rows,
+                             std::span<const std::int32_t> tokens);
 
   ModelSession& session_;
-  std::int64_t capacity_, vocabulary_, length_ = 0;
+  std::int64_t capacity_, num_places_, vocabulary_, length_ = 0;
   std::unique_ptr<BoundProgram> chunk_, single_;
-  std::vector<std::int32_t> positions_, key_begin_, key_end_;
+  std::vector<std::int32_t> tokens_, positions_, places_, key_begin_, key_end_;
 };
 
 // Continues prompts, one after the other. The tokens that a prompt shares with those before it,

@@ -63,7 +63,7 @@ std::vector<float> full_logits(ModelSession& session, std::span<const std::int32
 // the same tokens.
 void expect_decoding_equals_full_forward(const std::string& extra) {
   constexpr std::int64_t kSteps = 4;
-  for (const std::int64_t prompt : {1, 63, 64, 65, 130}) {
+  for (const std::int64_t prompt : {1, 8, 20, 63, 64, 65, 130}) {
     const TemporaryDirectory folder;
     ModelSession session(decoding_run(folder, extra), false);
     const std::vector<std::int32_t> tokens = random_tokens(prompt + kSteps);
@@ -107,6 +107,27 @@ TEST(Decoder, EqualsTheFullForwardOfGptOss) {
   expect_decoding_equals_full_forward(
       ", \"model_type\": \"gpt_oss\", \"architectures\": [\"GptOssForCausalLM\"], "
       "\"head_dim\": 8, \"sliding_window\": 24, \"num_hidden_layers\": 3");
+}
+
+TEST(Decoder, ForgetsAllButTheFirstTokens) {
+  constexpr std::int64_t kKept = 70, kNew = 20;
+  const TemporaryDirectory folder;
+  ModelSession session(decoding_run(folder, ", \"sliding_window\": 24"), false);
+  std::vector<std::int32_t> tokens = random_tokens(100 + kNew);
+  Decoder decoder(session, 200);
+  const std::span<const std::int32_t> first = std::span(tokens).first(100);
+  const std::vector<std::int32_t> others(tokens.end() - kNew, tokens.end());
+  std::vector<std::int32_t> kept(tokens.begin(), tokens.begin() + kKept);
+  kept.insert(kept.end(), others.begin(), others.end());
+  const std::vector<float> full = full_logits(session, kept);
+  decoder.append(first);
+  decoder.truncate(kKept);
+  // A part of a chunk, then a token alone.
+  for (const auto fresh : {std::span(others).first(kNew - 1), std::span(others).last(1)}) {
+    const std::span<const float> got = decoder.append(fresh);
+    const float* want = full.data() + (decoder.length() - 1) * kVocabulary;
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), want)) << decoder.length();
+  }
 }
 
 std::vector<std::int32_t> generated(RunConfig run, std::int64_t prompt,
