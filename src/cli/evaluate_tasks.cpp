@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/standard_output.h"
+#include "train/checkpoint/checkpoint_search.h"
 #include "train/tasks/run_tasks.h"
 
 namespace anabatic::cli {
@@ -102,7 +103,8 @@ int run_evaluate_tasks(const Invocation& invocation) {
   const std::vector<TaskResult> results = train::run_tasks(run, tasks, batch_tokens);
   if (!other.empty() && !is_result(other)) {
     train::RunConfig of_other = run;
-    of_other.model.path = other;
+    of_other.model.path = train::model_path_of(other);
+    of_other.model.adapter.clear();  // it is of the first model
     others = train::run_tasks(of_other, tasks, batch_tokens);
   }
   std::vector<TaskComparison> comparisons;

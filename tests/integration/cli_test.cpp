@@ -217,6 +217,20 @@ TEST_F(Cli, TrainsShowsMergesAndUsesAnAdapter) {
   }
   EXPECT_THAT(run_binary({"check", "adapter", adapter, "--against", run_}).out,
               HasSubstr("is not the model with the adapter next to it"));
+  const fs::path task = folder_.path() / "task.jsonl";
+  std::ofstream(task) << R"({"text": "In line 3 the naïve café serves"})";
+  const auto scores_of = [&](std::vector<std::string> more) {
+    const std::vector<std::string> scores{"evaluate",          "--tasks", task,         "--json",
+                                          "--train.precision", "fp32",    "--max_drop", "1000"};
+    more.insert(more.begin(), scores.begin(), scores.end());
+    return OrderedJson::parse(succeed(more));
+  };
+  const OrderedJson compared =
+      scores_of({"--model.path", run_, "--adapter", adapter, "--compare", run_});
+  const OrderedJson metric = compared["comparison"]["tasks"][0]["metrics"]["bits_per_byte"];
+  EXPECT_EQ(metric["other"],
+            scores_of({"--model.path", run_})["tasks"][0]["metrics"]["bits_per_byte"]["value"]);
+  EXPECT_NE(metric["other"], metric["value"]);
   succeed({"lora", "convert", adapter, folder_.path() / "v4", "--format", "peft_per_expert"});
   EXPECT_EQ(loss_of({"--model.path", run_, "--adapter", folder_.path() / "v4"}),
             loss_of({"--model.path", run_, "--adapter", adapter}));
