@@ -25,8 +25,8 @@ void check_weight(const Check& check, const Operand& weight, const Operand& firs
   else
     check.right_operand(weight, false);
   if (weight.type->layout != first.type->layout || weight.type->blocks != first.type->blocks)
-    check.fail("expected weights of one layout and format, got " + to_string(*first.type) + " and " +
-               to_string(*weight.type));
+    check.fail("expected weights of one layout and format, got " + to_string(*first.type) +
+               " and " + to_string(*weight.type));
   if (kGrouped) {
     check.same_dim(weight, 0, first, 0);
     check.size(check.i32(check.num_inputs() - 1, "offsets", 1), 0, weight.size(0) + 1);

@@ -40,7 +40,7 @@ struct GradientRequest {
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
-  // Of frozen matrices that products alone read (quantize_frozen); none: as others.
+  // That of frozen matrices which products alone read (quantize_frozen); none: they are as others.
   std::optional<BlockFormat> frozen_format{};
   bool pack_transposed = true;     // keep a second packing of weights; otherwise the backward packs
   bool with_update = true;         // false: gradients only, no optimizer

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps frozen matrices in the format of PassOptions::frozen_format. Here in blocks of 128 columns:
+// Keeps frozen matrices in the format of PassOptions::frozen_format, such as i8_bf16_1x128:
 //
-//   state %w "w": f32[N,K]  parameter frozen
-//   state %c "w.bf16": bf16[N,K]  copy of "w"   ->   state %w "w": i8_bf16_1x128[N,K]  parameter frozen
-//   %y: bf16[T,N] = linear(%x, %c)                   %y: bf16[T,N] = linear(%x, %w)
+//   state %w "w": f32[N,K] frozen            ->   state %w "w": i8_bf16_1x128[N,K] frozen
+//   state %c "w.bf16": bf16[N,K] copy             %y: bf16[T,N] = linear(%x, %w)
+//   %y: bf16[T,N] = linear(%x, %c)
 //
 // Only where plain products in bf16 alone read the matrix. So embeddings, routers and the head stay
-// as they are. Products dequantise blocks of it as others pack theirs: both directions read this one
-// copy, and no packing is made. Programs over the same states follow PassOptions::held_states.
+// as they are. Products dequantise blocks of it as others pack theirs: both directions read this
+// one copy, and no packing is made. Programs over the same states follow PassOptions::held_states.
 //
-// It changes results. Linear in nodes times states. It runs after precision, which makes the copies,
-// and before differentiate and pack_weights, so that no other pass sees them.
+// It changes results. Linear in nodes times states. It runs after precision, which makes the
+// copies, and before differentiate and pack_weights, so that no other pass sees them.
 #pragma once
 #include "passes/pass.h"
 

@@ -33,7 +33,8 @@ struct CompileOptions {
   spec::Precision precision = spec::Precision::kFp32;
   bool training = true;                // false: forward only
   spec::OptimizerOptions optimizer{};  // used when training and with_update
-  // Of frozen matrices that products alone read (passes/quantize_frozen.h); none: as others.
+  // That of frozen matrices which products alone read (passes/quantize_frozen.h); none: they are as
+  // others.
   std::optional<BlockFormat> frozen_format{};
   // Keep a second packing of weights for input gradients; otherwise the backward packs them.
   bool pack_transposed = true;

@@ -226,9 +226,8 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   of_rank.rank = rank_.rank();
   lower::CompileOptions options = compile_options(run_, of_rank);
   for (const Name name : store_.names())
-    options.held_states[std::string(text(name))] = {store_.part(name).role,
-                                                    store_.find(name).type->layout,
-                                                    store_.find(name).type->blocks};
+    options.held_states[std::string(text(name))] = {
+        store_.part(name).role, store_.find(name).type->layout, store_.find(name).type->blocks};
   options.states_on_disk = names_on_disk(store_);
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);

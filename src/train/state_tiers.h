@@ -18,7 +18,7 @@
 
 #include "base/name.h"
 #include "runtime/state_store.h"
-#include "train/quantized_rows.h"
+#include "train/lora/quantized_rows.h"
 #include "train/ranks/held_parts.h"
 
 namespace anabatic::train {

@@ -60,6 +60,32 @@ TEST(Slices, OfACallHaveTheBitsOfTheWhole) {
   EXPECT_GE(num_cases, 20);
 }
 
+// Every case with a weight in int8. Blocks of it are dequantised as those of others are packed.
+TEST(QuantizedWeights, GiveTheBitsOfTheDequantizedOnes) {
+  int num_cases = 0;
+  for (const char* op :
+       {"linear", "linear_input_gradient", "linear_many", "linear_many_input_gradient",
+        "linear_activation", "linear_activation_gradient", "grouped_linear",
+        "grouped_linear_input_gradient", "grouped_linear_many",
+        "grouped_linear_many_input_gradient", "grouped_linear_activation",
+        "grouped_linear_activation_gradient"}) {
+    const CaseFile file =
+        read_case_file(fmt::format("{}/tests/ops/cases/{}.txt", ANABATIC_SOURCE_DIR, op));
+    for (const CaseLine& line : file.cases) {
+      if (line.inputs[1].type.find("i8_") == std::string::npos) continue;
+      ++num_cases;
+      const OpCall call = make_call(file, line, "bf16", Regime::kBounded, 9);
+      const auto got = by_variant(call), want = by_variant(with_plain_weights(call));
+      ASSERT_EQ(want.size(), got.size()) << op;
+      for (const auto& [variant, outputs] : want)
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+          EXPECT_EQ(got.at(variant)[i].data, outputs[i].data)
+              << variant << " line " << line.line << " output " << i;
+    }
+  }
+  EXPECT_GE(num_cases, 18);
+}
+
 // Weights of 0 and 1 against labels of -100: no other bit may differ.
 TEST(RowWeights, OfZeroAndOneAreIgnoredLabels) {
   constexpr std::int64_t kRows = 150, kClasses = 70, kWidth = 40;

@@ -65,7 +65,7 @@ std::vector<HostTensor> run_reference(const OpCall& call, std::span<const Values
 OpCall with_plain_weights(OpCall call) {
   const spec::ProductForm* form = spec::find_product(call.op);
   if (form == nullptr) return call;
-  // Behind the weight of such a gradient are what the activation read.
+  // After the weight of such a gradient come the operands of the activation.
   const bool is_first_alone = form->has_activation && form->role != spec::ProductRole::kForward;
   const std::size_t end = is_first_alone ? 2 : call.inputs.size();
   for (std::size_t i = 1; i < end; ++i) {
@@ -73,10 +73,10 @@ OpCall with_plain_weights(OpCall call) {
     if (!weight.type.is_quantized()) continue;
     const auto count = static_cast<std::size_t>(weight.type.num_elements());
     for (std::size_t e = 0; e < count; ++e) {
-      const auto block =
-          static_cast<std::size_t>(kernels::ref::block_of(weight.type, static_cast<std::int64_t>(e)));
-      weight.data[e] = kernels::ref::round_to(DType::kBFloat16,
-                                              weight.data[e] * weight.data[count + block]);
+      const auto block = static_cast<std::size_t>(
+          kernels::ref::block_of(weight.type, static_cast<std::int64_t>(e)));
+      weight.data[e] =
+          kernels::ref::round_to(DType::kBFloat16, weight.data[e] * weight.data[count + block]);
     }
     weight.data.resize(count);
     weight.type = tensor_type(DType::kBFloat16, weight.type.shape);

@@ -12,7 +12,8 @@
 #include "support/reference.h"
 #include "support/tiny_run.h"
 #include "train/evaluate.h"
-#include "train/quantized_rows.h"
+#include "train/lora/quantized_rows.h"
+#include "train/lora/run_adapter.h"
 #include "train/state_rows.h"
 #include "train/trainer.h"
 
@@ -50,8 +51,7 @@ std::vector<Name> quantized_states(const runtime::StateStore& store) {
 std::vector<float> dequantized(const TensorView& state) {
   std::vector<float> values(static_cast<std::size_t>(state.type->num_elements()));
   for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] =
-        static_cast<float>(kernels::ref::load_weight(state, static_cast<std::int64_t>(i)));
+    values[i] = static_cast<float>(kernels::ref::load_weight(state, static_cast<std::int64_t>(i)));
   return values;
 }
 
@@ -122,6 +122,9 @@ TEST(LoraBase, LearnsResumesAndLeavesTheWeightsAlone) {
   for (const Name name : quantized_states(trainer.session().store()))
     EXPECT_EQ(dequantized(trainer.session().store().find(name)), before[i++]) << text(name);
   EXPECT_LT(result.after->loss, result.before->loss);
+  RunConfig use = run;
+  use.model.adapter = result.checkpoint;
+  EXPECT_THAT(base_to_string(use), HasSubstr(" in bf16; it was trained on them in int8"));
 
   broken.data.validation = run.data.validation;
   broken.train.save_every = 3;
@@ -154,8 +157,8 @@ TEST(LoraBase, IsRefusedWhereItMeansNothing) {
                   "lora.base: expected auto where train.precision is fp32 with lora, got int8")));
   run.lora.targets = {};
   EXPECT_THAT(problems_of(run),
-              ::testing::ElementsAre(
-                  HasSubstr("lora.base: expected auto without lora.targets or lora.from, got int8")));
+              ::testing::ElementsAre(HasSubstr(
+                  "lora.base: expected auto without lora.targets or lora.from, got int8")));
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ struct Matrix {
   DType dtype = DType::kFloat32;  // f32 or bf16
   std::int64_t row_stride = 0, column_stride = 1;
   bool is_packed = false;
-  // Above 0 for a B in int8, whose values are bf16: so many elements of a line share a scale. Blocks
-  // of B are dequantised, to the bits of `dequantize`, where others are packed.
+  // Above 0 for a B in int8, whose values are bf16: so many elements of a line share a scale. A
+  // block of it is dequantised, to the bits of `dequantize`, where others are packed.
   std::int64_t scale_columns = 0;
   const BFloat16* scales = nullptr;
   std::int64_t scale_stride = 0;  // from line to line

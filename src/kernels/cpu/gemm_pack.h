@@ -238,7 +238,7 @@ struct PackB {
     float scale(Int i, Int block) const {
       return widen(b_.scales[i * b_.scale_stride + block].bits);
     }
-    // The block of the scale that kCount elements from `at` on share, if so many are there; else -1.
+    // The block of the scale that kCount elements from `at` on share; -1 where fewer are there.
     template <Int kCount>
     Int block_of(Int at, Int count) const {
       const Int block = at / b_.scale_columns;
@@ -276,7 +276,8 @@ struct PackB {
       alignas(64) std::uint16_t lines[kPanel * kSquare] = {};
       alignas(64) std::uint32_t turned[kPanel * Isa::kSquare];
       for (Int k = 0; k < depth; k += kSquare) {
-        const Int at = k0 + k, count = smaller(kSquare, depth - k), block = block_of<kSquare>(at, count);
+        const Int at = k0 + k, count = smaller(kSquare, depth - k),
+                  block = block_of<kSquare>(at, count);
         for (Int n = 0; n < width; ++n) {
           if (block >= 0) __builtin_prefetch(line(j + n) + at + kAhead);
           square(lines + n * kSquare, j + n, at, count, block);

@@ -176,8 +176,8 @@ Support supports_linear_types(const spec::Problem& problem) {
         return no(fmt::format("expected row-major or packed operands, got {}", to_string(type)));
       const bool is_known = type.is_quantized()
                                 ? type.value_dtype() == DType::kBFloat16
-                                : type.dtype == DType::kFloat32 ||
-                                      type.dtype == DType::kBFloat16 || type.dtype == DType::kInt32;
+                                : type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
+                                      type.dtype == DType::kInt32;
       const bool is_sum =
           has_squares && type.dtype == DType::kFloat64 && &type == &problem.outputs.back();
       if (!is_known && !is_sum)

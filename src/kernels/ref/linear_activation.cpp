@@ -53,7 +53,8 @@ void forward(const Arguments& args) {
       for (std::size_t i = 0; i < count; ++i) {
         double sum = biases.empty() ? 0 : load(biases[i], group * out + n);
         for (std::int64_t k = 0; k < in; ++k)
-          sum += load(x, row * in + k) * load_weight(args.inputs[1 + i], (group * out + n) * in + k);
+          sum +=
+              load(x, row * in + k) * load_weight(args.inputs[1 + i], (group * out + n) * in + k);
         products[i] = round_to(x.type->dtype, sum);
         if (keeps_int8)
           kept[static_cast<std::int64_t>(i) * out + n] = products[i];

@@ -39,10 +39,11 @@ void add_lora_keys(std::vector<ConfigKey>& keys) {
                          "One down-projection for gate and up of experts, as PEFT has it where "
                          "both are one tensor. false gives each its own.",
                          AT(lora.share_gate_up)));
-  keys.push_back(choice("lora.base",
-                        "How the frozen weights are held. auto is the dtype of train.precision. int8 "
-                        "has matrices of projections and experts in blocks of 128 with a scale.",
-                        {"auto", "int8"}, AT(lora.base)));
+  keys.push_back(
+      choice("lora.base",
+             "How the frozen weights are held. auto is the dtype of train.precision. int8 "
+             "has matrices of projections and experts in blocks of 128 with a scale.",
+             {"auto", "int8"}, AT(lora.base)));
   keys.push_back(string("lora.from",
                         "Directory of an adapter to go on from, as PEFT writes it. It says which "
                         "weights have one, of which rank.",
@@ -52,9 +53,8 @@ void add_lora_keys(std::vector<ConfigKey>& keys) {
 void add_lora_problems(const RunConfig& config, std::vector<std::string>& problems) {
   if (!trains_adapter(config)) {
     if (config.lora.base != "auto")
-      problems.push_back(
-          fmt::format("lora.base: expected auto without lora.targets or lora.from, got {}",
-                      config.lora.base));
+      problems.push_back(fmt::format(
+          "lora.base: expected auto without lora.targets or lora.from, got {}", config.lora.base));
     return;
   }
   const auto expect = [&](bool holds, const char* key, const char* expected, const auto& got) {

@@ -34,9 +34,9 @@ std::string base_difference_to_string(const RunConfig& run, const io::Dataset& d
     return fmt::format("lora.base {}: not compared with bf16, whose weights take {} of {}",
                        run.lora.base, format_bytes(needed), format_bytes(there));
   const double loss = loss_of(run, run.lora.base, dataset), in_bf16 = loss_of(run, "auto", dataset);
-  return fmt::format("lora.base {}: loss {:.5f} on {} rows, {:.5f} with the weights in bf16 ({:+.5f})",
-                     run.lora.base, loss, std::min(kMostRows, dataset.num_samples()), in_bf16,
-                     loss - in_bf16);
+  return fmt::format(
+      "lora.base {}: loss {:.5f} on {} rows, {:.5f} with the weights in bf16 ({:+.5f})",
+      run.lora.base, loss, std::min(kMostRows, dataset.num_samples()), in_bf16, loss - in_bf16);
 }
 
 }  // namespace anabatic::train

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/quantized_rows.h"
+#include "train/lora/quantized_rows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,10 +15,9 @@ void write_row(const TensorView& state, std::int64_t row, std::span<const float>
                      scales = scale_columns(*state.type);
   for (std::int64_t b = 0; b < scales; ++b) {
     const std::int64_t first = b * block, count = std::min(block, width - first);
-    state.scales<BFloat16>()[row * scales + b] =
-        quantize_block(values.subspan(static_cast<std::size_t>(first),
-                                      static_cast<std::size_t>(count)),
-                       state.as<std::int8_t>() + row * width + first);
+    state.scales<BFloat16>()[row * scales + b] = quantize_block(
+        values.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+        state.as<std::int8_t>() + row * width + first);
   }
 }
 
