@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/json_node.h"
 #include "base/text.h"
+#include "train/objective/run_model.h"
 
 namespace anabatic::train {
 namespace {
