@@ -18,13 +18,14 @@ setattr(_sys, "_anabatic", __file__)
 
 from ._core import VERSION as __version__
 from ._core import (CommMetrics, EvaluationSummary, GradientNorm, LayerBalance, MemoryShare, PlannedChoice, PlannedStep, PlanSummary,
-                    StateInfo, StepMetrics, TrainSummary)
+                    PreferenceMetrics, StateInfo, StepMetrics, TrainSummary)
 from .errors import BudgetError, CommError, Error, InternalError, InvalidArgument, ResourceError, Unsupported
 from .tools import Dataset, Tokenizer, info, load_plugin, plan, tokenize
 from .training import Training
 
 __all__ = [
     "BudgetError", "CommError", "CommMetrics", "Dataset", "Error", "EvaluationSummary", "GradientNorm", "InternalError",
-    "InvalidArgument", "LayerBalance", "MemoryShare", "PlanSummary", "PlannedChoice", "PlannedStep", "ResourceError", "StateInfo",
-    "StepMetrics", "Tokenizer", "TrainSummary", "Training", "Unsupported", "__version__", "info", "load_plugin", "plan", "tokenize"
+    "InvalidArgument", "LayerBalance", "MemoryShare", "PlanSummary", "PlannedChoice", "PlannedStep", "PreferenceMetrics",
+    "ResourceError", "StateInfo", "StepMetrics", "Tokenizer", "TrainSummary", "Training", "Unsupported", "__version__", "info",
+    "load_plugin", "plan", "tokenize"
 ]

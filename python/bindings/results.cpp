@@ -48,6 +48,18 @@ void bind_results(nb::module_& core) {
       .def_ro("waited_for", &CommMetrics::waited_for, "the rank that most of them were lost to")
       .SHOWS("bytes", "busy_s", "exposed_s", "waited_for");
 
+  nb::class_<PreferenceMetrics>(core, "PreferenceMetrics", "Means over pairs of completions.")
+      .def_ro("pairs", &PreferenceMetrics::pairs)
+      .def_ro("accuracy", &PreferenceMetrics::accuracy, "share of pairs with a margin above 0")
+      .def_ro("margin", &PreferenceMetrics::margin, "of rewards")
+      .def_ro("chosen_reward", &PreferenceMetrics::chosen_reward)
+      .def_ro("rejected_reward", &PreferenceMetrics::rejected_reward)
+      .def_ro("chosen_log_probability", &PreferenceMetrics::chosen_log_probability)
+      .def_ro("rejected_log_probability", &PreferenceMetrics::rejected_log_probability)
+      .def_ro("chosen_tokens", &PreferenceMetrics::chosen_tokens)
+      .def_ro("rejected_tokens", &PreferenceMetrics::rejected_tokens)
+      .SHOWS("pairs", "accuracy", "margin", "chosen_reward", "rejected_reward");
+
   nb::class_<StepMetrics>(core, "StepMetrics", "One training step, as a line of metrics.jsonl.")
       .def_ro("step", &StepMetrics::step, "1 for the first")
       .def_ro("steps", &StepMetrics::steps, "of the whole run")
@@ -68,6 +80,7 @@ void bind_results(nb::module_& core) {
       .def_ro("planned_memory_bytes", &StepMetrics::planned_memory_bytes)
       .def_ro("experts", &StepMetrics::experts, "one LayerBalance for each MoE layer")
       .def_ro("comm", &StepMetrics::comm, "None with one rank")
+      .def_ro("preference", &StepMetrics::preference, "None but for train.objective: dpo")
       .SHOWS("step", "loss", "grad_norm", "learning_rate", "step_time_s");
 
   nb::class_<EvaluationSummary>(core, "EvaluationSummary", "The loss on held-out data.")
@@ -75,6 +88,7 @@ void bind_results(nb::module_& core) {
       .def_ro("perplexity", &EvaluationSummary::perplexity)
       .def_ro("tokens", &EvaluationSummary::tokens)
       .def_ro("experts", &EvaluationSummary::experts)
+      .def_ro("preference", &EvaluationSummary::preference, "None but for train.objective: dpo")
       .SHOWS("loss", "perplexity", "tokens");
 
   nb::class_<MemoryShare>(core, "MemoryShare", "Bytes of one kind of use.")

@@ -112,8 +112,13 @@ void Console::on_step(const StepMetrics& m) {
 }
 
 void Console::on_validation(std::int64_t step, const EvaluationSummary& evaluation) {
-  print(fmt::format("validation | step {} | loss {:.4f} | perplexity {:.2f} | {} tokens", step,
-                    evaluation.loss, evaluation.perplexity, evaluation.tokens));
+  const std::string what =
+      evaluation.preference
+          ? fmt::format("accuracy {:.3f} | margin {:.3f} | {} pairs",
+                        evaluation.preference->accuracy, evaluation.preference->margin,
+                        evaluation.preference->pairs)
+          : fmt::format("perplexity {:.2f} | {} tokens", evaluation.perplexity, evaluation.tokens);
+  print(fmt::format("validation | step {} | loss {:.4f} | {}", step, evaluation.loss, what));
 }
 
 void Console::on_end(const train::TrainResult& result) {

@@ -49,6 +49,7 @@ ir::ValueId add_preference_loss(ir::GraphBuilder& builder, const BuildOptions& o
                    {"length_normalized", preference.length_normalized}});
   builder.output(of_pairs[0], "loss");
   builder.output(of_pairs[2], "preference_sums");
+  builder.output(log_probabilities, "log_probabilities");
   const ir::ValueId one = builder.add1("fill", {}, {{"type", to_string(scalar)}, {"value", 1.0}});
   return builder.add("cross_entropy", {logits, labels, one, of_pairs[1]})[0];
 }

@@ -269,7 +269,7 @@ struct Trainer::Impl {
       if (session.config().adapter || compares_with_start()) weights += identity;
       if (!weights.empty()) compare_base(weights);
       if (compares_with_start()) {
-        Reference reference(session);
+        Reference reference(session, *program);
         reference.take_weights(identity);
         take_reference(reference);
       }

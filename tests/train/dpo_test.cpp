@@ -339,6 +339,35 @@ TEST(Dpo, ComparesCompletionsWithEachOtherWithoutAReference) {
   EXPECT_NE(margin, 0);
 }
 
+// Rows lie elsewhere in their samples, and the stored values are still the reference's.
+TEST(Dpo, TakesAReferenceThatWasMadeInAnotherPacking) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = dpo_run(folder.path());
+    run.train.precision = precision;
+    run.train.steps = 1;
+    run.data.max_length = 16;
+    Trainer(run).train();
+    run.data.sequence_length = 57;
+    run.train.micro_batch_size = 3;
+    run.train.output = folder.path() / "elsewhere";
+    EXPECT_THAT(messages_of(run), AllOf(HasSubstr("of the same weights and settings"),
+                                        HasSubstr("stored log-probabilities differ by at most")));
+  }
+}
+
+// Products of an adapter are rounded apart from those of the weights.
+TEST(Dpo, BeginsAtTheReferenceInBf16WithAnyAdapter) {
+  for (const char* targets : {"attention", "experts", "router", "all"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = dpo_run(folder.path());
+    run.train.precision = "bf16";
+    run.train.steps = 1;
+    run.lora.targets = {targets};
+    EXPECT_THAT(messages_of(run), HasSubstr("no margin of it is above 0")) << targets;
+  }
+}
+
 // The values of a stored reference, with its key.
 std::pair<std::string, std::vector<float>> read_reference(const fs::path& file) {
   const std::string bytes = read_file(file);

@@ -223,7 +223,7 @@ TEST(Sft, RefusesWhatItCannotTrainOn) {
     return "";
   };
   EXPECT_THAT(error_with(R"({"prompt": "a", "chosen": "b", "rejected": "c"})"),
-              HasSubstr("cannot be trained on yet"));
+              HasSubstr("dpo trains on preferences"));
   EXPECT_THAT(error_with("{\"prompt\": \"a\"}\n"), HasSubstr("rows.jsonl:1: expected one of"));
   run.data.max_length = 3;
   run.data.truncation = "error";

@@ -14,6 +14,7 @@
 #include "io/data/reference_file.h"
 #include "train/lora/run_adapter.h"
 #include "train/objective/run_model.h"
+#include "train/training_step.h"
 
 namespace anabatic::train {
 namespace {
@@ -33,44 +34,66 @@ std::string hash_of(const io::TokenFile& file, int threads) {
 
 }  // namespace
 
-Reference::Reference(ModelSession& session) : session_(session) {
-  const RunConfig& run = session.run();
-  program_ =
-      session.bind({.name = "reference",
-                    .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
-                              .with_loss = false,
-                              .with_log_probabilities = true},
-                    .without_adapter = true});
-  // What is trained must not be part of it: the adapter, which may not be zero.
-  if (session.config().adapter)
-    for (const ir::State& state : program_->compiled.graph.states)
-      ANABATIC_CHECK(!state.is_trainable || state.kind() != ir::StateKind::kParameter,
-                     "[reference] reads {}, which is trained", text(state.name));
+Reference::Reference(ModelSession& session, BoundProgram& training)
+    : session_(session), program_(training) {}
+
+Reference::Reference(ModelSession& session)
+    : session_(session),
+      own_(session.bind({.name = "reference",
+                         .build = {.num_tokens = session.run().train.micro_batch_size *
+                                                 session.run().data.sequence_length,
+                                   .with_loss = false,
+                                   .with_log_probabilities = true}})),
+      program_(*own_) {}
+
+Reference::~Reference() {
+  for (const auto& [name, values] : adapter_)
+    std::ranges::copy(values, session_.store().find(name).data);
 }
 
 void Reference::take_weights(std::string weights) {
   weights_ = std::move(weights);
+  if (session_.config().adapter)
+    for (const model::AdapterGroup& group : session_.config().adapter->groups)
+      for (const model::AdapterPart& part : group.parts) {
+        const Name name = intern(part.b());
+        const TensorView b = session_.store().find(name);
+        const std::span values(b.data, static_cast<std::size_t>(b.type->num_bytes()));
+        adapter_[name].assign(values.begin(), values.end());
+        std::ranges::fill(values, std::byte{});
+      }
   session_.refresh_derived();
 }
 
 std::string Reference::rules() const {
   const RunConfig& run = session_.run();
+  const std::int64_t half = run.data.sequence_length / 2;
+  // Products are rounded where an adapter's are added.
+  const std::string coverage =
+      session_.config().adapter
+          ? model::coverage_to_string(session_.config(), *session_.config().adapter)
+          : "none";
   std::vector<std::string> replaced;
   for (const plugin::Replacement& one : run.model.replace)
     replaced.push_back(plugin::to_string(one));
   return fmt::format(
-      "{}\nengine {}\nweights {}\nprecision {}\nbase {}\nsets {}\noff {} {}\nops {}\n"
-      "longest {} {} {}",
-      kReferenceFormat, kVersion, weights_, uses_bf16(run) ? "bf16" : "fp32", run.lora.base,
+      "{}\nengine {}\nmodel {}\nweights {}\nprecision {}\nbase {}\nadapter {}\nsets {}\noff {} "
+      "{}\nops {}\n"
+      "longest {} {}",
+      kReferenceFormat, kVersion,
+      io::content_hash(std::string_view(model::config_text(run.model.path))), weights_,
+      uses_bf16(run) ? "bf16" : "fp32", run.lora.base, coverage,
       fmt::join(session_.device().instruction_sets, " "), fmt::join(run.fusions.off, " "),
-      fmt::join(run.compiler.disable_passes, " "), fmt::join(replaced, " "), run.data.max_length,
-      run.data.sequence_length / 2, run.data.truncation);
+      fmt::join(run.compiler.disable_passes, " "), fmt::join(replaced, " "),
+      run.data.max_length == RunConfig::Data::kWholeSample ? half : run.data.max_length,
+      run.data.truncation);
 }
 
 std::vector<float> Reference::log_probabilities(const io::MicroBatch& batch) {
-  program_->set_batch(batch);
-  program_->run_alone(spec::Action::kForward);
-  const TensorView view = program_->executor->output("log_probabilities");
+  program_.set_batch(batch);
+  set_loss_scales(program_, {});  // no token weighs anything, so that the head runs once
+  program_.run_alone(spec::Action::kForward);
+  const TensorView view = program_.executor->output("log_probabilities");
   const auto* values = view.as<const float>();
   std::vector<float> result(values, values + view.type->num_elements());
   for (const float value : result)

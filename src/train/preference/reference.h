@@ -15,11 +15,17 @@
 
 namespace anabatic::train {
 
-// A model's forward without its adapter, which gives the log-probability of each label.
+// A forward that gives the log-probability of each label. With an adapter B is zero while this
+// lives.
 class Reference {
  public:
-  // Binds its program. `session` outlives it.
+  // Takes the policy's training program, for another one may round otherwise. Both outlive it.
+  Reference(ModelSession& session, BoundProgram& training);
+  // Binds a program for it.
   explicit Reference(ModelSession& session);
+  ~Reference();  // B has its values again; what is derived from it, after refresh_derived()
+  Reference(const Reference&) = delete;
+  Reference& operator=(const Reference&) = delete;
 
   // The session has its parameters now, those that `weights` names (base_identity).
   void take_weights(std::string weights);
@@ -39,7 +45,9 @@ class Reference {
 
   ModelSession& session_;
   std::string weights_;
-  std::unique_ptr<BoundProgram> program_;
+  std::unique_ptr<BoundProgram> own_;
+  BoundProgram& program_;
+  std::map<Name, std::vector<std::byte>> adapter_;  // the values of each B
 };
 
 // The model in the directory dpo.reference, in memory of its own. InvalidArgument where its

@@ -9,6 +9,7 @@
 
 #include "anabatic/error.h"
 #include "base/text.h"
+#include "io/data/reference_file.h"
 #include "io/data/tokenize_files.h"
 #include "io/data/weight_file.h"
 #include "unit/io/test_files.h"
@@ -75,7 +76,32 @@ TEST(Rows, OfWrongFormAreRefusedWithWhatWasExpected) {
               HasSubstr("expected a string or a list of parts in \"content\" of messages[0]"));
   EXPECT_THAT(error_in(R"({"prompt": "x", "completion": []})"), HasSubstr("two strings"));
   EXPECT_THAT(error_in(R"({"prompt": "x", "completion": ""})"), HasSubstr("an empty one"));
-  EXPECT_THAT(error_in(R"({"chosen": "x", "rejected": "y"})"), HasSubstr("cannot be trained on"));
+  EXPECT_THAT(error_in(R"({"chosen": "x", "rejected": "y"})"),
+              HasSubstr("to fine-tune on, got {\"prompt\", \"chosen\""));
+}
+
+TEST(Rows, OfPreferencesHaveOnePromptAndTwoCompletions) {
+  const auto pair_in = [](const std::string& text) { return read_preference(parse_row(text)); };
+  const PreferenceRow texts = pair_in(R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
+  EXPECT_FALSE(texts.is_chat);
+  EXPECT_EQ(texts.prompt, "a");
+  const std::string user = R"({"role":"user","content":"q"})",
+                    good = R"({"role":"assistant","content":"a"})",
+                    bad = R"({"role":"assistant","content":"b"})";
+  const PreferenceRow lists = pair_in(fmt::format(
+      R"({{"chosen": [{0}, {1}], "rejected": [{0}, {2}, {0}], "tools": [1]}})", user, good, bad));
+  EXPECT_TRUE(lists.is_chat);
+  EXPECT_EQ(lists.prompt.dump(), fmt::format("[{}]", user));
+  EXPECT_EQ(lists.chosen.dump(), fmt::format("[{}]", good));
+  EXPECT_EQ(lists.rejected.dump(), fmt::format("[{},{}]", bad, user));
+  EXPECT_EQ(lists.others.dump(), R"({"tools":[1]})");
+  const auto error = [&](const std::string& text) { return error_of([&] { pair_in(text); }); };
+  EXPECT_THAT(error(fmt::format(R"({{"chosen": [{0}], "rejected": [{0}, {1}]}})", user, good)),
+              HasSubstr("got 1 common ones of 1 and 2"));
+  EXPECT_THAT(error(R"({"prompt": "a", "chosen": "b", "rejected": ["c"]})"),
+              HasSubstr("all of them, got string, string and array"));
+  EXPECT_THAT(error(R"({"prompt": [], "chosen": [], "rejected": [1]})"),
+              HasSubstr("at least one message in \"chosen\""));
 }
 
 class RowFiles : public ::testing::Test {
@@ -87,12 +113,13 @@ class RowFiles : public ::testing::Test {
   TokenizeCounts tokenize(const std::string& prefix, int threads) {
     TokenizeOptions options{.vocab_size = 256, .threads = threads, .has_rows = true};
     options.encode_row = [](OrderedJson json, RowKind kind, std::vector<std::int32_t>& ids,
-                            std::vector<float>& weights) {
+                            std::vector<float>& weights, std::vector<std::size_t>& ends) {
       const TrainingRow row = read_row(std::move(json), kind, "text");
       for (std::size_t i = 0; i < row.text.size(); ++i) {
         ids.push_back(static_cast<unsigned char>(row.text[i]));
         weights.push_back(i < row.prompt_bytes ? 0.0f : static_cast<float>(row.prompt_bytes));
       }
+      ends.push_back(ids.size());
     };
     const DataFile source{.path = file(), .format = DataFormat::kJsonLines};
     return tokenize_files(std::span(&source, 1), nullptr, directory_ / prefix, options);
@@ -123,6 +150,52 @@ TEST_F(RowFiles, HaveTheSameBytesForAnyNumberOfThreads) {
   std::vector<float> first(5);
   weights.read(0, first);
   EXPECT_THAT(first, ::testing::ElementsAre(0, 1, 0, 0, 2));  // "p0", "pp1"
+}
+
+TEST_F(RowFiles, TellThatTheirDocumentsArePairs) {
+  write(R"({"prompt": "p", "chosen": "ab", "rejected": "c"})");
+  TokenizeOptions options{.vocab_size = 256, .has_rows = true, .has_pairs = true};
+  options.encode_row = [](const OrderedJson&, RowKind, std::vector<std::int32_t>& ids,
+                          std::vector<float>& weights, std::vector<std::size_t>& ends) {
+    ids = {1, 2, 3, 1, 4};
+    weights = {0, 1, 1, 0, 1};
+    ends = {3, 5};
+  };
+  const DataFile source{.path = file(), .format = DataFormat::kJsonLines};
+  tokenize_files(std::span(&source, 1), nullptr, directory_ / "pairs", options);
+  const IndexedPaths pair = *indexed_pair(directory_ / "pairs");
+  EXPECT_TRUE(WeightFile(pair).is_of_pairs());
+  EXPECT_EQ(IndexedFile(pair).num_documents(), 2);
+  write("{\"text\": \"x\"}\n");
+  EXPECT_THAT(
+      error_of([&] { tokenize_files(std::span(&source, 1), nullptr, directory_ / "no", options); }),
+      HasSubstr(":1: expected rows of {\"prompt\", \"chosen\", \"rejected\"}"));
+}
+
+TEST(ReferenceFiles, AreFoundByTheirKeyAlone) {
+  const TempDirectory directory;
+  const std::filesystem::path path = directory / "data.reference";
+  const std::string key(32, 'k');
+  EXPECT_FALSE(ReferenceFile::find(path, key, 4));
+  {
+    ReferenceFileWriter writer(path, key, 4);
+    writer.write(1, std::vector<float>{-0.5f, -2.0f});
+    EXPECT_FALSE(ReferenceFile::find(path, key, 4)) << "not before finish()";
+    writer.finish();
+  }
+  const auto found = ReferenceFile::find(path, key, 4);
+  ASSERT_TRUE(found);
+  std::vector<float> values(3);
+  found->read(1, values);
+  EXPECT_THAT(values, ::testing::ElementsAre(-0.5f, -2.0f, 0.0f));
+  EXPECT_FALSE(ReferenceFile::find(path, std::string(32, 'j'), 4));
+  EXPECT_FALSE(ReferenceFile::find(path, key, 5));
+  std::string bytes = read_file(path);
+  bytes.back() ^= 1;
+  std::ofstream(path) << bytes;
+  EXPECT_FALSE(ReferenceFile::find(path, key, 4)) << "damaged";
+  { ReferenceFileWriter unfinished(path, key, 4); }
+  EXPECT_FALSE(std::filesystem::exists(directory / "data.reference.partial"));
 }
 
 TEST_F(RowFiles, NameTheFirstTenBadRowsAndTheirNumber) {
