@@ -231,14 +231,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   options.states_on_disk = names_on_disk(store_);
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
-  model::ModelConfig config = config_;
-  if (request.without_adapter) config.adapter = nullptr;
-  ir::Graph graph = forward_graph(run_, config, request.build);
-  // As under the adapter, so that they are held alike and saved by no one.
-  if (config_.adapter && request.without_adapter)
-    for (ir::State& state : graph.states)
-      if (state.kind() == ir::StateKind::kParameter) state.is_trainable = false;
-  return bind(lower::compile(std::move(graph), options, device_));
+  return bind(lower::compile(forward_graph(run_, config_, request.build), options, device_));
 }
 
 std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {

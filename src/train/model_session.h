@@ -76,7 +76,6 @@ class ModelSession {
     std::int64_t micro_batches = 0;  // of a step; 0: not known
     std::int64_t budget_bytes = 0;   // for states and arenas; 0: none
     std::string only_kernels{};      // rows whose name starts with it; empty: all
-    bool without_adapter = false;    // the model below it
     bool is_of_ranks = false;        // that share its steps, or its micro-batches
     std::int32_t rank = 0;           // of these
   };

@@ -111,8 +111,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
   plan::Outcome<lower::Compiled> compiled = compile(training, {});
   if (!compiled) return compiled.refusal();
   RunPlan result{.training = *std::move(compiled), .step_bytes = step.bytes};
-  // The reference of pairs is a forward too, which is gone before validation begins.
-  if (!run.data.validation.empty() || has_reference(run))
+  if (!run.data.validation.empty())
     result.evaluation = *compile(evaluation_request(run), result.training.program.states);
   return result;
 }

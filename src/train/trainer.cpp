@@ -103,7 +103,6 @@ struct Trainer::Impl {
   io::Dataset dataset;
   std::optional<io::Dataset> validation;
   std::unique_ptr<BoundProgram> program;
-  std::optional<lower::Compiled> forward;  // as planned, while a reference may run
   std::unique_ptr<Evaluator> evaluator;
   std::string other_weights;  // those of dpo.reference, where it is a directory
   // Of the first step's micro-batches, in their own packing.
@@ -170,10 +169,8 @@ struct Trainer::Impl {
     bind();
     lead();
     restore();
-    if (forward) bind_evaluator();
     require_disk();
     announce();
-    forward.reset();
     session.refresh_derived();
     device::trim_heap();  // of what import leaves between its blocks
     loader.emplace(dataset, loader_options(run, ranks.own()));
@@ -197,18 +194,7 @@ struct Trainer::Impl {
     expert_history = ExpertHistory(ExpertCounts(*program));
     if (const auto* swap = session.store().swap())
       say("disk: {}, {}", format_bytes(swap->file_bytes()), swap->describe());
-    if (has_reference(run)) forward = std::move(planned.plan.evaluation);
-    if (!forward) bind_evaluator();
-  }
-
-  // After the reference, whose program has gone by then.
-  void bind_evaluator() {
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
-  }
-
-  // The forward that is bound next to the step: that of validation or, before it, the reference's.
-  const lower::Compiled* forward_plan() const {
-    return evaluator ? &evaluator->compiled() : forward ? &*forward : nullptr;
   }
 
   // Ranks that are threads share this one.
@@ -392,8 +378,8 @@ struct Trainer::Impl {
   // Says before the first step what the run will hold and how long a step will take.
   void announce() {
     const lower::Compiled& training = program->compiled;
-    memory = account_memory(run, training, forward_plan(), session.team().num_threads(),
-                            baseline_bytes, data_bytes, mpi_bytes);
+    memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
+                            session.team().num_threads(), baseline_bytes, data_bytes, mpi_bytes);
     add_other_ranks(memory, ranks.num_threads() - 1);
     price = price_run(run, training, machine.device, machine.efficiency);
     PlanSummary summary = summarize(run, training, memory, price, machine.price_source);
@@ -462,8 +448,8 @@ struct Trainer::Impl {
     RunPlan plan = plan::value_or_throw(plan_run(asked, session.config(), machine.device,
                                                  machine.efficiency, {.replay = &decisions}));
     const auto peak_bytes = [&] {
-      return account_memory(asked, plan.training, forward_plan(), session.team().num_threads(),
-                            baseline_bytes, data_bytes, mpi_bytes)
+      return account_memory(asked, plan.training, evaluator ? &evaluator->compiled() : nullptr,
+                            session.team().num_threads(), baseline_bytes, data_bytes, mpi_bytes)
           .peak_bytes;
     };
     if (asked.memory.budget > 0 && peak_bytes() > asked.memory.budget)

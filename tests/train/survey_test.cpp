@@ -61,7 +61,8 @@ class Survey : public ::testing::Test {
     EncodedRow row{.place = "rows.jsonl:1"};
     OrderedJson parsed = io::parse_row(json);
     row.kind = io::kind_of_row(parsed);
-    encoder_->encode(std::move(parsed), row.kind, row.ids, row.weights, &row.notes);
+    std::vector<std::size_t> ends;
+    encoder_->encode(std::move(parsed), row.kind, row.ids, row.weights, ends, &row.notes);
     return row;
   }
 
