@@ -135,10 +135,11 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
         config.lora.targets = {"all"};  // without an adapter no weights are frozen
         return config.lora.base;
       });
+  EXPECT_WORDS(dpo, loss);
   EXPECT_WORDS(device, kind);
   EXPECT_EQ(std::count_if(config_keys().begin(), config_keys().end(),
                           [](const ConfigKey& key) { return key.type == "word"; }),
-            27);
+            28);
 }
 
 #undef EXPECT_WORDS

@@ -19,9 +19,8 @@ def find(node: Node) -> Match | None:
     """The result of such an operator; of rows that were [..., H] before, the view that gives them that shape again.
 
     Nothing may read its other output, the buffer of its backward."""
-    whole = node
-    node = node.args[0] if name_of(node) == "view" else node
-    source = node.args[0] if name_of(node) == "getitem" and node.args[1] == 0 else None
+    first: Any = node.args[0] if name_of(node) == "view" else node
+    source = first.args[0] if name_of(first) == "getitem" and first.args[1] == 0 else None
     if not isinstance(source, Node) or source.target not in _FORMS or source.kwargs:
         return None
     made = _FORMS[source.target](*source.args[:-1])  # without which gradients are needed
@@ -29,16 +28,16 @@ def find(node: Node) -> Match | None:
         return None
     function, (x, *rest) = made
     values = [source]
-    if whole is not node:
+    if first is not node:
         before = x.args[0] if name_of(x) == "reshape" else x
-        if function is _functions.experts or not _alike(whole, before):
+        if function is _functions.experts or not _alike(node, before):
             return None
-        values, x = [node, source], before
+        values, x = [first, source], before
 
     def build(graph: Graph) -> Node:
-        return graph.call_function(function, (x, *rest, dtype(node)))
+        return graph.call_function(function, (x, *rest, dtype(first)))
 
-    return Match(whole, [each for each in (x, *rest) if isinstance(each, Node)], values, build)
+    return Match(node, [each for each in (x, *rest) if isinstance(each, Node)], values, build)
 
 
 def _alike(a: Any, b: Any) -> bool:
