@@ -16,8 +16,8 @@ add_library(anabatic::static ALIAS anabatic_api)
 install(TARGETS anabatic_api anabatic_options EXPORT anabaticStaticTargets COMPONENT static)
 install(EXPORT anabaticStaticTargets NAMESPACE anabatic:: DESTINATION ${config_directory} COMPONENT static)
 
-# A sanitizer's runtime belongs to a program, not to a library.
-if(NOT ANABATIC_SANITIZE)
+# A sanitizer's runtime belongs to a program, not to a library. The Python module's tests load it before Python (tools/test.sh).
+if(NOT ANABATIC_SANITIZE OR ANABATIC_HAS_PYTHON_PACKAGE)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled/shared.cpp CONTENT "// The shared library is made of archives alone.\n")
   add_library(anabatic_shared SHARED ${PROJECT_BINARY_DIR}/precompiled/shared.cpp)
   set_target_properties(anabatic_shared PROPERTIES OUTPUT_NAME anabatic EXPORT_NAME anabatic)

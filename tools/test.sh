@@ -56,8 +56,9 @@ stage "tests"
 run_tests release build/release -LE slow
 
 stage "tests with optional passes off, trivial planners and poisoned arenas"
-# Those of a run's directory and of files are about neither.
-run_configured plain -E '^(run_directory|kill|model_files|convert|gguf_convert|mtp_convert|upcycle|tokenize|data|report_verb|consumer|observe|output)_test$'
+# Those of a run's directory, of files, of the command line and of plugins' checks are about neither.
+unrelated="run_directory|kill|model_files|convert|gguf_convert|mtp_convert|upcycle|tokenize|data|report_verb|consumer|observe|output"
+run_configured plain -E "^($unrelated|cli|cli_error|help|console|bench|plugin_check_op|plugin_new_op)_test$"
 
 stage "AddressSanitizer and UBSan"
 # UBSan's five are at every access, and nearly all that it adds to compilation: half of it. AddressSanitizer stops at null and outside of
@@ -65,13 +66,20 @@ stage "AddressSanitizer and UBSan"
 options="-fno-sanitize=null,alignment,object-size,vptr,pointer-overflow;-fno-sanitize-address-use-after-scope"
 # The planner's own tests take a sixth of this stage. What they plan runs in the tests of train and dist.
 folders="unit;ops;passes;plugin;layer;dist;train;error;fuzz;integration"
-[ "$all" = "--all" ] && options= && folders="$folders;plan"
-cmake --preset asan -DANABATIC_TESTS=ON -DANABATIC_SANITIZE_OPTIONS="$options" -DANABATIC_TEST_FOLDERS="$folders" >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
+[ "$all" = "--all" ] && options= && folders="$folders;plan;python"
+cmake --preset asan -DANABATIC_TESTS=ON -DANABATIC_SANITIZE_OPTIONS="$options" -DANABATIC_TEST_FOLDERS="$folders" \
+  ${all:+-DANABATIC_PYTHON="$python"} >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
 cmake --build build/asan -j "$jobs"
-run_tests asan build/asan -LE 'slow|parity'
+run_tests asan build/asan -LE 'slow|parity|python'
 
 if [ "$all" = "--all" ]; then
   run_tests asan_ranks build/asan -R '^train_ranks_test$'
+  # Python itself has no AddressSanitizer, so the module's is loaded first, and what it wraps. Python keeps memory to its end: no leaks.
+  (
+    LD_PRELOAD="$(c++ -print-file-name=libasan.so) $(c++ -print-file-name=libstdc++.so)"
+    export LD_PRELOAD ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc
+    run_tests asan_python build/asan -R '^python_(plugin|training|torch_ops)$'
+  )
   stage "clang-tidy"
   sh tools/lint --tidy
   stage "slow tests"
