@@ -32,8 +32,9 @@ double norm_of_difference(std::span<const float> a, std::span<const float> b) {
 
 // The roundoff of the coarsest dtype that weights of the model have; 0 where that is f32 or finer.
 double roundoff_of_files(const std::string& model) {
+  const StoredModel stored(model);
   double roundoff = 0;
-  for (const model::FileTensor& tensor : StoredModel(model).map().tensors) {
+  for (const model::FileTensor& tensor : stored.map().tensors) {
     if (tensor.dtype == DType::kBFloat16) roundoff = 0x1.0p-8;
     if (tensor.dtype == DType::kFloat16) roundoff = std::max(roundoff, 0x1.0p-11);
   }
