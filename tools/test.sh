@@ -38,14 +38,14 @@ sh tools/lint
 
 stage "Python for parity tests and the package"
 python=$PWD/build/venv/bin/python
-if ! "$python" -c 'import gguf, jinja2, mypy, nanobind_backend, peft, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
+if ! "$python" -c 'import datasets, gguf, jinja2, mypy, nanobind_backend, peft, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
   python3 -m venv build/venv
   # Only the templates of trl are read, so its dependencies are not installed.
   for packages in torch==2.13.0 "-r tests/requirements.txt" "--no-deps trl==1.16.*"; do
     # shellcheck disable=SC2086 # an option and its argument
     "$python" -m pip install -q --disable-pip-version-check $packages >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   done
-  "$python" -c 'import gguf, jinja2, mypy, nanobind_backend, peft, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard'
+  "$python" -c 'import datasets, gguf, jinja2, mypy, nanobind_backend, peft, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard'
 fi
 
 stage "Release build"
