@@ -28,10 +28,10 @@ import sys
 import time
 import warnings
 
+import served
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 MIXED = 200  # pairs of small products in a step of them
-SETTLE_SECONDS = 0.1  # spinning threads of the process before go to sleep
 PEERS = ("eager", "grouped_mm", "eager+compile", "grouped_mm+compile")
 OURS = ("adapt", "adapt+backend", "backend", "backend+apart")
 TEAMS = ("", "+own", "+passive", "+own+passive")
@@ -118,50 +118,24 @@ def serve(options):
         import adapt_profile
         adapt_profile.print_profile(step, options.rounds)
         return
-    print(json.dumps("ready"), flush=True)
-    for _ in sys.stdin:
-        begin = time.monotonic()
-        loss = step()
-        seconds = time.monotonic() - begin
-        status = pathlib.Path("/proc/self/status").read_text()
-        peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
-        print(json.dumps({"seconds": seconds, "loss": loss, "peak": peak}), flush=True)
+    served.serve(step)
 
 
-def start(options, model, name, *more, **pipes):
-    """The process of a variant."""
-    environment = {key: value for key, value in os.environ.items() if key not in UNSET}
+def command_of(options, model, name, *more):
+    """The command of a variant's process, and what its environment adds."""
     word = name.removesuffix("+passive")
-    if word != name:
-        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+    environment = {"OMP_WAIT_POLICY": "PASSIVE"} if word != name else {}
     if "+kept" in word:
-        environment.update(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="-1")
+        environment |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
     command = [sys.executable, __file__, "--serve", word, "--model", model, *more]
     for key in ("batch", "sequence", "threads", "accumulation", "rounds"):
         command += [f"--{key}", getattr(options, key)]
-    return subprocess.Popen(list(map(str, command)), text=True, env=environment, **pipes)
-
-
-class Variant:
-    def __init__(self, options, model, name):
-        self.name = name
-        self.process = start(options, model, name, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        if not self.process.stdout.readline():
-            sys.exit(f"adapt.py: {name} ended with exit code {self.process.wait()}")
-        self.seconds, self.peak, self.loss = [], 0, None
-
-    def round(self):
-        time.sleep(SETTLE_SECONDS)
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        line = json.loads(self.process.stdout.readline())
-        self.seconds.append(line["seconds"])
-        self.peak, self.loss = line["peak"], line["loss"]
+    return command, environment
 
 
 def measured(options, model, names):
     """Variants that have taken turns."""
-    variants = [Variant(options, model, name) for name in names]
+    variants = [served.Served(name, *command_of(options, model, name)) for name in names]
     for _ in range(options.rounds):
         for variant in variants:
             variant.round()
@@ -194,7 +168,7 @@ def compare_teams(options, model):
 def profile(options, model):
     for name in options.variants:
         print(f"{pathlib.Path(model).name}, {name}: {options.batch} x {options.sequence} tokens, {options.threads} threads", flush=True)
-        if start(options, model, name, "--profile").wait():
+        if served.start(*command_of(options, model, name, "--profile")).wait():
             sys.exit(f"adapt.py: {name} failed")
 
 
@@ -230,12 +204,12 @@ def compare_ops(options):
             engine.stdin.write("\n")
             engine.stdin.flush()
             own = json.loads(engine.stdout.readline())
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(served.SETTLE_SECONDS)
             begin = time.monotonic()
             run()
             ours = time.monotonic() - begin
             ratios.append((own["seconds"]["total"] / ours, own["seconds"]["total"], ours))
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(served.SETTLE_SECONDS)
         engine.kill()
         ratio, own, ours = sorted(ratios)[len(ratios) // 2]
         print(f"{name}: experts, forward and backward: engine {own * 1e3:.1f} ms, operator {ours * 1e3:.1f} ms: {100 * ratio:.0f} % of the engine's speed")

@@ -12,20 +12,15 @@ peak is that of `anabatic train`, which the plan predicted; its file of tokens g
 """
 import argparse
 import json
-import os
 import pathlib
-import statistics
-import subprocess
 import sys
-import time
 import warnings
 
 import frontier
+import served
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 RANK, ALPHA = 16, 32
-SETTLE_SECONDS = 0.1  # spinning threads of the process before go to sleep
 
 
 def make_step(options, experts, targets):
@@ -62,46 +57,11 @@ def make_step(options, experts, targets):
     return step
 
 
-def serve(options):
-    """A step for each line of standard input; its seconds and the peak so far as a line of output."""
-    step = make_step(options, *options.serve.split(":"))
-    step()
-    print(json.dumps("ready"), flush=True)
-    for _ in sys.stdin:
-        begin = time.monotonic()
-        step()
-        seconds = time.monotonic() - begin
-        peak = int(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
-        print(json.dumps({"seconds": {"total": seconds}, "peak": peak}), flush=True)
-
-
-class Variant:
-    """A process that makes a step for each line it is sent."""
-
-    def __init__(self, name, command, **environment):
-        self.name, self.seconds, self.peak = name, [], 0
-        kept = {key: value for key, value in os.environ.items() if key not in UNSET}
-        self.process = subprocess.Popen(list(map(str, command)), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=kept | environment)
-        if not self.process.stdout.readline():
-            sys.exit(f"lora.py: {name} ended with exit code {self.process.wait()}")
-
-    def round(self):
-        time.sleep(SETTLE_SECONDS)
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        line = json.loads(self.process.stdout.readline())
-        self.seconds.append(line["seconds"]["total"])
-        self.peak = line.get("peak", 0)
-
-    def median(self):
-        return statistics.median(self.seconds)
-
-
 def engine(options, model, name, keys):
     """A variant of the engine, with the peaks of a run of it."""
     command = [options.binary, "bench", "step", "--serve", "--no_check", "--device.threads", options.threads, "--train.precision", "bf16",
                "--model.path", model, "--batch", options.batch, "--sequence", options.sequence, *keys]
-    variant = Variant(name, command)
+    variant = served.Served(name, command, {})
     variant.predicted, variant.peak_of_run, _ = frontier.train(options, keys)
     return variant
 
@@ -116,9 +76,10 @@ def compare(options, model):
     for targets in options.targets:
         keys = ["--lora.targets", f"[{targets}]", "--lora.rank", str(RANK), "--lora.alpha", str(ALPHA)]
         ours = [engine(options, model, f"LoRA, base {base}", [*keys, "--lora.base", base]) for base in options.bases]
-        peers = [Variant(f"PEFT, {experts}", [sys.executable, __file__, "--directory", options.directory, "--serve", f"{experts}:{targets}",
-                                              "--model", model, "--batch", options.batch, "--sequence", options.sequence,
-                                              "--threads", options.threads], OMP_WAIT_POLICY="PASSIVE") for experts in options.peers]
+        peers = [served.Served(f"PEFT, {experts}",
+                               [sys.executable, __file__, "--directory", options.directory, "--serve", f"{experts}:{targets}", "--model", model,
+                                "--batch", options.batch, "--sequence", options.sequence, "--threads", options.threads],
+                               {"OMP_WAIT_POLICY": "PASSIVE"}) for experts in options.peers]
         full.seconds.clear()
         for _ in range(options.rounds):
             for variant in (full, *ours, *peers):
@@ -151,7 +112,9 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     if options.serve:
-        serve(options)
+        step = make_step(options, *options.serve.split(":"))
+        step()
+        served.serve(step)
         return
     pathlib.Path(options.directory).mkdir(parents=True, exist_ok=True)
     options.tokens = str(pathlib.Path(options.directory) / "lora_tokens")

@@ -31,6 +31,16 @@ class TemporaryDirectory {
 std::filesystem::path write_tiny_config(const std::filesystem::path& folder,
                                         const std::string& extra = "");
 
+// Such members: latent attention after a dense layer, and the sinks of gpt_oss with a window.
+inline const std::string kTinyLatent =
+    R"("model_type": "deepseek_v3", "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4,
+       "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4,
+       "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 2,
+       "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1)";
+inline const std::string kTinySinks =
+    R"("model_type": "gpt_oss", "head_dim": 8, "num_experts": 4, "sliding_window": 6,
+       "rope_scaling": null)";
+
 // Writes FOLDER/NAME.bin/.idx: `documents` documents of 5 to 40 tokens below 97 that follow a noisy
 // rule, so that a model can learn them.
 std::filesystem::path write_tiny_tokens(const std::filesystem::path& folder,

@@ -7,6 +7,7 @@
 
 #include "anabatic/plan.h"
 #include "anabatic/session.h"
+#include "support/error_message.h"
 #include "support/tiny_run.h"
 #include "train/api/config_values.h"
 #include "train/run_config.h"
@@ -19,15 +20,6 @@ using ::testing::HasSubstr;
 RunConfig run_of(const Config& config) {
   const Settings settings = to_settings(config);
   return load_run_config({}, {settings.begin(), settings.end()});
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no InvalidArgument was thrown";
 }
 
 const ConfigKey& key_of(const std::string& name) {
@@ -91,7 +83,8 @@ void expect_words(const std::string& name, Field&& field) {
     value = static_cast<Enum>(place);
     const std::string word = all_settings(config).at(name).at(0);
     if (word == std::to_string(place)) {
-      EXPECT_THAT(message_of([&] { run_of(config); }), HasSubstr(name + ": expected "));
+      EXPECT_THAT(testing::message_of<InvalidArgument>([&] { run_of(config); }),
+                  HasSubstr(name + ": expected "));
       break;
     }
     words += (place > 0 ? " | " : "") + word;
@@ -172,9 +165,9 @@ TEST(ApiConfig, IsRefusedByTheNamesOfKeysWithWrongValues) {
     EXPECT_THAT(message, HasSubstr("memory.budget: expected bytes such as 6GiB"));
     EXPECT_THAT(message, HasSubstr("train.log_every: expected an integer >= 1, got 0 (or auto)"));
   };
-  expect_all(message_of([&] { Engine engine(config); }));
-  expect_all(message_of([&] { Session session(config); }));
-  expect_all(message_of([&] { plan_step(config); }));
+  expect_all(testing::message_of<InvalidArgument>([&] { Engine engine(config); }));
+  expect_all(testing::message_of<InvalidArgument>([&] { Session session(config); }));
+  expect_all(testing::message_of<InvalidArgument>([&] { plan_step(config); }));
 }
 
 TEST(ApiConfig, PlansAsTheSameSettingsDo) {

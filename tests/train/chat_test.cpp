@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "io/gguf_writer.h"
+#include "support/error_message.h"
 #include "support/letter_tokenizer.h"
 #include "support/tiny_run.h"
 
@@ -45,16 +46,6 @@ OrderedJson message(const char* role, const std::string& content) {
 }
 OrderedJson row_of(std::vector<OrderedJson> messages) { return {{"messages", messages}}; }
 void nothing(const std::string&) {}
-
-template <class Action>
-std::string refusal(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(Chat, AnswersWhatTheModelSaysAfterTheRenderedConversation) {
   const TemporaryDirectory folder;
@@ -109,7 +100,8 @@ TEST(Chat, AnswersTheSameWhateverTheCachesHold) {
 TEST(Chat, TakesTheTemplateThatDataNames) {
   const TemporaryDirectory folder;
   RunConfig run = chat_run(folder, "");
-  EXPECT_THAT(refusal([&] { Chat chat(run); }), HasSubstr("data.chat_template names another file"));
+  EXPECT_THAT(testing::message_of([&] { Chat chat(run); }),
+              HasSubstr("data.chat_template names another file"));
   run.data.chat_template = folder.path() / "own.jinja";
   write_file_atomically(run.data.chat_template, "{{ messages[0].content }}");
   const std::string got = Chat(run).answer(row_of({message("user", "zz")}), nothing);
@@ -119,14 +111,15 @@ TEST(Chat, TakesTheTemplateThatDataNames) {
 
 TEST(Chat, SaysWhereTheTemplateFails) {
   const TemporaryDirectory folder;
-  EXPECT_THAT(refusal([&] { Chat chat(chat_run(folder, "a\n{{ messages | nosuch }}")); }),
-              AllOf(HasSubstr("chat_template.jinja"), HasSubstr("line 2"), HasSubstr("nosuch")));
+  EXPECT_THAT(
+      testing::message_of([&] { Chat chat(chat_run(folder, "a\n{{ messages | nosuch }}")); }),
+      AllOf(HasSubstr("chat_template.jinja"), HasSubstr("line 2"), HasSubstr("nosuch")));
   Chat chat(chat_run(
       folder,
       "a\n\n{% if messages[0].role != 'user' %}{{ raise_exception('only users') }}{% endif %}"));
-  EXPECT_THAT(refusal([&] { chat.answer(row_of({message("system", "a")}), nothing); }),
+  EXPECT_THAT(testing::message_of([&] { chat.answer(row_of({message("system", "a")}), nothing); }),
               AllOf(HasSubstr("line 3"), HasSubstr("only users")));
-  EXPECT_THAT(refusal([&] {
+  EXPECT_THAT(testing::message_of([&] {
                 chat.answer(OrderedJson{{"messages", OrderedJson::array()}}, nothing);
               }),
               HasSubstr("at least one message"));
@@ -149,7 +142,7 @@ TEST(Chat, ReadsConversationsOfFiles) {
              {"{}", "expected a list of messages, or an object with messages, got {}"},
              {R"({"messages": [], "tool": 1})", "got tool"}};
   for (const auto& each : bad)
-    EXPECT_THAT(refusal([&] { read(each.text); }),
+    EXPECT_THAT(testing::message_of([&] { read(each.text); }),
                 AllOf(HasSubstr("m.json"), HasSubstr(each.message)));
 }
 
@@ -165,7 +158,7 @@ TEST(ChatFormat, IsReadFromAGgufFile) {
   write(true);
   EXPECT_EQ(io::ChatFormat::load(file).source(), kTemplate);
   write(false);
-  EXPECT_THAT(refusal([&] { io::ChatFormat::load(file); }),
+  EXPECT_THAT(testing::message_of([&] { io::ChatFormat::load(file); }),
               HasSubstr("model.gguf: expected the key tokenizer.chat_template, found none"));
 }
 

@@ -48,14 +48,6 @@ struct Step {
 };
 
 TEST(Cuts, GiveEqualLossAndGradients) {
-  const std::string latent =
-      R"("model_type": "deepseek_v3", "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4,
-         "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4,
-         "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 2,
-         "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1)";
-  const std::string sinks =
-      R"("model_type": "gpt_oss", "head_dim": 8, "num_experts": 4, "sliding_window": 6,
-         "rope_scaling": null)";
   // Whose keys have a bias without rotation: its gradient is 0 but for rounding.
   const std::string bias =
       R"("model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64,
@@ -65,7 +57,8 @@ TEST(Cuts, GiveEqualLossAndGradients) {
   const std::string further =
       R"("model_type": "glm4_moe", "moe_intermediate_size": 12, "n_shared_experts": 1,
          "first_k_dense_replace": 1, "num_nextn_predict_layers": 2)";
-  for (const std::string& extra : {std::string(), latent, sinks, bias, further})
+  for (const std::string& extra :
+       {std::string(), testing::kTinyLatent, testing::kTinySinks, bias, further})
     for (const char* precision : {"fp32", "bf16"}) {
       const TemporaryDirectory folder;
       RunConfig run = packed_run(folder, extra);

@@ -14,6 +14,7 @@
 #include "io/data/loader.h"
 #include "io/data/reference_file.h"
 #include "model/model.h"
+#include "support/error_message.h"
 #include "support/letter_tokenizer.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
@@ -86,15 +87,6 @@ void write_pairs(const RunConfig& run, const std::string& rows) {
   std::ofstream(run.data.train.front()) << rows;
 }
 
-std::string failure(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 fs::path stored_reference(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder))
     if (entry.path().extension() == ".reference") return entry.path();
@@ -154,7 +146,7 @@ TEST(Dpo, RefusesBadPairsByLine) {
   RunConfig run = dpo_run(folder.path(), 0);
   const auto refusal = [&](const std::string& row) {
     write_pairs(run, pair_of(1) + row);
-    return failure([&] { dataset_of(run); });
+    return testing::message_of([&] { dataset_of(run); });
   };
   EXPECT_THAT(refusal(R"({"prompt": "a", "chosen": "b", "rejected": "b"})"),
               AllOf(HasSubstr("pairs.jsonl:2"), HasSubstr("to differ")));
@@ -179,16 +171,17 @@ TEST(Dpo, KeepsKindsOfDataApart) {
   RunConfig run = dpo_run(folder.path(), 4);
   RunConfig sft = run;
   sft.train.objective = "sft";
-  EXPECT_THAT(failure([&] { dataset_of(sft); }), HasSubstr("dpo trains on preferences"));
+  EXPECT_THAT(testing::message_of([&] { dataset_of(sft); }),
+              HasSubstr("dpo trains on preferences"));
   const fs::path prefix = folder.path() / "made";
   tokenize_files({run.data.train.front()}, prefix, run);
   const std::string want = marked_labels(run);
   run.data.train = {prefix.string()};
   EXPECT_EQ(marked_labels(run), want) << "what tokenize makes is what a run reads";
   sft.data.train = run.data.train;
-  EXPECT_THAT(failure([&] { dataset_of(sft); }), HasSubstr("got pairs"));
+  EXPECT_THAT(testing::message_of([&] { dataset_of(sft); }), HasSubstr("got pairs"));
   fs::remove(fs::path(prefix) += ".weights");
-  EXPECT_THAT(failure([&] { dataset_of(run); }), HasSubstr("expected preferences"));
+  EXPECT_THAT(testing::message_of([&] { dataset_of(run); }), HasSubstr("expected preferences"));
 }
 
 TEST(Dpo, KeepsPairsWholeInEverySample) {
@@ -411,7 +404,7 @@ TEST(Dpo, StopsWhereTheStoredReferenceIsAnotherModels) {
   writer.write(0, values);
   writer.finish();
   run.train.output = folder.path() / "again";
-  EXPECT_THAT(failure([&] { Trainer(run).train(); }),
+  EXPECT_THAT(testing::message_of([&] { Trainer(run).train(); }),
               HasSubstr("the stored reference is not the reference"));
 }
 
@@ -424,7 +417,8 @@ TEST(Dpo, StopsWhereTheStartIsNotTheReference) {
   auto* values = reinterpret_cast<float*>(weight.data);
   values[3] += 0.1f;
   trainer.session().refresh_derived();
-  EXPECT_THAT(failure([&] { trainer.train(); }), HasSubstr("is not the reference: a pair"));
+  EXPECT_THAT(testing::message_of([&] { trainer.train(); }),
+              HasSubstr("is not the reference: a pair"));
 }
 
 TEST(Dpo, KeepsItsBitsWithStatesOnDisk) {

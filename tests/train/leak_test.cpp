@@ -53,16 +53,9 @@ class Leak : public ::testing::Test {
 };
 
 TEST_F(Leak, NoDocumentSeesAnother) {
-  const std::string latent =
-      R"("model_type": "deepseek_v3", "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4,
-         "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4,
-         "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 2,
-         "topk_group": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1)";
-  const std::string sinks =
-      R"("model_type": "gpt_oss", "head_dim": 8, "num_experts": 4, "sliding_window": 6,
-         "rope_scaling": null)";
-  for (const std::string& extra : {std::string(), std::string(R"("sliding_window": 5)"),
-                                   std::string(R"("tie_word_embeddings": true)"), latent, sinks})
+  for (const std::string& extra :
+       {std::string(), std::string(R"("sliding_window": 5)"),
+        std::string(R"("tie_word_embeddings": true)"), testing::kTinyLatent, testing::kTinySinks})
     for (const char* precision : {"fp32", "bf16"}) {
       SCOPED_TRACE(extra + " in " + precision);
       const LeakReport report = check_leak(packed_run(extra, precision));

@@ -8,6 +8,7 @@
 
 #include "anabatic/error.h"
 #include "kernels/ref/access.h"
+#include "support/error_message.h"
 #include "support/random_data.h"
 #include "support/reference.h"
 #include "support/tiny_run.h"
@@ -56,12 +57,7 @@ std::vector<float> dequantized(const TensorView& state) {
 }
 
 std::string failure(const RunConfig& run) {
-  try {
-    Trainer(run).train();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::message_of([&] { Trainer(run).train(); });
 }
 
 TEST(LoraBase, QuantizesRowsInPartsAsTheOpDoes) {

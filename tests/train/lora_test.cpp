@@ -15,6 +15,7 @@
 #include "io/gguf.h"
 #include "model/lora/gguf_adapter.h"
 #include "model/lora/merged_weights.h"
+#include "support/error_message.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
@@ -78,12 +79,7 @@ bool are_near(double a, double b) {
 }
 
 std::string failure(const RunConfig& run) {
-  try {
-    Trainer(run).train();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::message_of([&] { Trainer(run).train(); });
 }
 
 TEST(Lora, LearnsAndLeavesTheWeightsAlone) {

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "plan/budget_error.h"
+#include "support/error_message.h"
 #include "support/planned_run.h"
 #include "support/tiny_run.h"
 #include "train/trainer.h"
@@ -41,12 +42,7 @@ RunConfig lean_run(const std::filesystem::path& folder, double share) {
 
 template <class Error>
 std::string refusal(const RunConfig& run) {
-  try {
-    plan_of(run);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing";
+  return testing::message_of<Error>([&] { plan_of(run); });
 }
 
 TEST(PlanFiles, IsReplayedToTheByte) {

@@ -8,6 +8,7 @@
 
 #include "anabatic/error.h"
 #include "base/text.h"
+#include "support/error_message.h"
 #include "support/file_size_limit.h"
 #include "support/tiny_run.h"
 #include "train/checkpoint/checkpoint_directory.h"
@@ -29,15 +30,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error was thrown";
-}
-
 TEST(Rescue, SavesTheLastGoodStepWhenDataCannotBeRead) {
   const TemporaryDirectory folder, whole_folder;
   RunConfig run = tiny_run(folder.path());
@@ -51,7 +43,7 @@ TEST(Rescue, SavesTheLastGoodStepWhenDataCannotBeRead) {
 
   const fs::path second = folder.path() / "b.bin", kept = folder.path() / "kept";
   fs::copy_file(second, kept);
-  const std::string message = message_of([&] {
+  const std::string message = testing::message_of([&] {
     Trainer trainer(run);
     fs::resize_file(second, 0);
     trainer.train();
@@ -76,7 +68,7 @@ TEST(Rescue, DoesNotSaveNumbersThatAreNotFinite) {
     run.optimizer.warmup_steps = 0;
     run.optimizer.clip_grad_norm = 0;
     run.optimizer.update = update;
-    const std::string message = message_of([&] { Trainer(run).train(); });
+    const std::string message = testing::message_of([&] { Trainer(run).train(); });
     EXPECT_THAT(message, HasSubstr("[train] step "));
     const auto latest = latest_checkpoint(run.train.output);
     if (latest) {
@@ -99,7 +91,7 @@ TEST(Rescue, LeavesTheLastCheckpointWhereTheNextOneFindsNoRoom) {
   Trainer trainer(run);
   {
     const FileSizeLimit limit(std::int64_t{16} << 10);  // of the logs, but not of a checkpoint
-    const std::string message = message_of([&] { trainer.train(); });
+    const std::string message = testing::message_of([&] { trainer.train(); });
     EXPECT_THAT(message, AllOf(HasSubstr("File too large"), Not(HasSubstr("is saved")),
                                HasSubstr("its last checkpoint is " +
                                          (output / checkpoint_name(2)).string())));
@@ -116,7 +108,7 @@ TEST(Preflight, RefusesALimitOfFileSizesBeforeTheFirstStep) {
   const TemporaryDirectory folder;
   const RunConfig run = tiny_run(folder.path());
   const FileSizeLimit limit(std::int64_t{64} << 10);
-  const std::string message = message_of([&] { Trainer trainer(run); });
+  const std::string message = testing::message_of([&] { Trainer trainer(run); });
   EXPECT_THAT(message, AllOf(HasSubstr("train.output: expected a limit of file sizes of at least"),
                              HasSubstr("got 64.00 KiB"), HasSubstr("ulimit -f")));
   EXPECT_FALSE(fs::exists(fs::path(run.train.output) / "metrics.jsonl"));
@@ -149,15 +141,16 @@ TEST(Preflight, NamesWhatIsNeededAndWhatIsFree) {
                 .keep_last = 2,
                 .log_bytes = kGiB / 4};
   const auto message = [&](std::int64_t free_bytes) {
-    return message_of([&] { require_disk_room("/data/run", need, {.free_bytes = free_bytes}); });
+    return testing::message_of(
+        [&] { require_disk_room("/data/run", need, {.free_bytes = free_bytes}); });
   };
-  EXPECT_EQ(message(7 * kGiB), "no error was thrown");
+  EXPECT_EQ(message(7 * kGiB), "");
   EXPECT_THAT(message(6 * kGiB),
               AllOf(HasSubstr("expected 6.25 GiB free in /data/run for 3 checkpoints of 2.00 GiB"),
                     HasSubstr("train.keep_last: 2"), HasSubstr("256.00 MiB of logs"),
                     HasSubstr("got 6.00 GiB"), HasSubstr("lower train.keep_last")));
   need.num_saves = 0;
-  EXPECT_EQ(message(0), "no error was thrown");
+  EXPECT_EQ(message(0), "");
   EXPECT_GT(disk_room(fs::temp_directory_path()).free_bytes, 0);
 }
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "anabatic/error.h"
+#include "support/error_message.h"
 #include "support/tiny_run.h"
 #include "train/sampler.h"
 #include "train/schedule.h"
@@ -24,15 +25,6 @@ std::filesystem::path write_yaml(const std::string& text) {
   const auto path = folder.path() / "run.yaml";
   std::ofstream(path) << text;
   return path;
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no InvalidArgument was thrown";
 }
 
 TEST(RunConfig, FlagsWinOverTheFile) {
@@ -51,7 +43,7 @@ TEST(RunConfig, KnowsHowTheOptimizerKeepsItsStateAndWhenItRuns) {
   EXPECT_EQ(config.optimizer.state_precision, "bf16");
   EXPECT_EQ(config.optimizer.update, "in_backward");
   EXPECT_THAT(
-      message_of([] {
+      testing::message_of<InvalidArgument>([] {
         load_run_config({}, {{"optimizer.state_precision", {"fp8"}}});
       }),
       HasSubstr("optimizer.state_precision: expected one of [fp32, bf16, int8], got 'fp8'"));
@@ -62,7 +54,7 @@ TEST(RunConfig, PutsMastersOnDiskBesideMomentsAlone) {
   for (const auto& [key, value] :
        {std::pair{"memory.optimizer_state", "resident"}, std::pair{"train.precision", "fp32"}})
     EXPECT_THAT(
-        message_of([&] {
+        testing::message_of<InvalidArgument>([&] {
           load_run_config({}, {{"memory.masters", {"disk"}}, {key, {value}}});
         }),
         HasSubstr("expected memory.optimizer_state: disk or auto and train.precision: bf16"));
@@ -70,7 +62,7 @@ TEST(RunConfig, PutsMastersOnDiskBesideMomentsAlone) {
 
 TEST(RunConfig, PutsParametersOnDiskBesideMomentsAlone) {
   EXPECT_EQ(load_run_config({}, {{"memory.parameters", {"disk"}}}).memory.parameters, "disk");
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(testing::message_of<InvalidArgument>([&] {
                 load_run_config({}, {{"memory.parameters", {"disk"}},
                                      {"memory.optimizer_state", {"resident"}}});
               }),
@@ -80,7 +72,7 @@ TEST(RunConfig, PutsParametersOnDiskBesideMomentsAlone) {
 TEST(RunConfig, ReportsEveryProblemAtOnce) {
   const auto path =
       write_yaml("train: {step: 7, precision: fp8}\noptimizer: {epsilon: x}\nmodel: 3\n");
-  const std::string message = message_of([&] {
+  const std::string message = testing::message_of<InvalidArgument>([&] {
     load_run_config(path, {{"data.sequence_length", {"0"}}});
   });
   EXPECT_THAT(message, HasSubstr("train.step: unknown key; did you mean train.steps?"));
@@ -100,15 +92,16 @@ TEST(RunConfig, ResolvedYamlGivesTheSameConfig) {
 }
 
 TEST(RunConfig, RejectsBrokenYaml) {
-  EXPECT_THAT(message_of([] { load_run_config(write_yaml("train: [1, {"), {}); }),
-              HasSubstr("[config] 1 problem"));
+  EXPECT_THAT(
+      testing::message_of<InvalidArgument>([] { load_run_config(write_yaml("train: [1, {"), {}); }),
+      HasSubstr("[config] 1 problem"));
 }
 
 TEST(RunConfig, TakesEmptySectionsAndRejectsWhatIsNoConfig) {
   EXPECT_EQ(load_run_config(write_yaml("optimizer:\ntrain:\n  steps: 3\n"), {}).train.steps, 3);
   EXPECT_EQ(load_run_config(write_yaml("# nothing\n"), {}).train.steps, 100);
   const auto message = [](const std::string& yaml) {
-    return message_of([&] { load_run_config(write_yaml(yaml), {}); });
+    return testing::message_of<InvalidArgument>([&] { load_run_config(write_yaml(yaml), {}); });
   };
   EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a map of sections"));
   EXPECT_THAT(message("train:\n  steps: 3\n  steps: 4\n"), HasSubstr("train.steps: given twice"));
@@ -144,7 +137,7 @@ TEST(RunConfig, TakesHowRanksShareAStep) {
   EXPECT_EQ(parallel.patience, 0.5);
   EXPECT_FALSE(parallel.overlap);
   EXPECT_EQ(parallel.optimizer, "sharded");
-  EXPECT_THAT(message_of([] {
+  EXPECT_THAT(testing::message_of<InvalidArgument>([] {
                 load_run_config({}, {{"parallel.tensor", {"70000"}}});
               }),
               HasSubstr("parallel.tensor: expected an integer 1 to 32767, got 70000"));
@@ -176,7 +169,7 @@ TEST(RunConfig, TakesTheSizesOfAStrategyFile) {
 TEST(RunConfig, NamesFileAndKeyOfABadStrategy) {
   const auto message = [](const std::string& text) {
     const std::string file = write_strategy(text).string();
-    std::string text_of_error = message_of([&] {
+    std::string text_of_error = testing::message_of<InvalidArgument>([&] {
       load_run_config({}, {{"parallel.strategy", {file}}, {"parallel.expert", {"2"}}});
     });
     if (const auto at = text_of_error.find(file); at != std::string::npos)
@@ -200,7 +193,7 @@ TEST(RunConfig, NamesFileAndKeyOfABadStrategy) {
         << bad;
   EXPECT_EQ(message("[1]"), begin + "expected a JSON object");
   EXPECT_THAT(message("{\"data_parallel\": "), HasSubstr(begin));
-  EXPECT_THAT(message_of([] {
+  EXPECT_THAT(testing::message_of<InvalidArgument>([] {
                 load_run_config({}, {{"parallel.strategy", {"/no/such/file.json"}}});
               }),
               HasSubstr("/no/such/file.json"));
@@ -216,7 +209,7 @@ TEST(RunConfig, FusionsSwitchOptionalPassesAndNameTheKnownOnes) {
   EXPECT_EQ(load_run_config(write_yaml(to_yaml(config)), {}).fusions.off, config.fusions.off);
 
   const auto message = [](const std::string& yaml) {
-    return message_of([&] { load_run_config(write_yaml(yaml), {}); });
+    return testing::message_of<InvalidArgument>([&] { load_run_config(write_yaml(yaml), {}); });
   };
   EXPECT_THAT(message("fusions: {fuse_hed_loss: off}"),
               ::testing::AllOf(HasSubstr("fusions.fuse_hed_loss: unknown pass; expected one of"),

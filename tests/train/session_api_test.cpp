@@ -10,6 +10,7 @@
 #include "anabatic/session.h"
 #include "base/text.h"
 #include "io/data/loader.h"
+#include "support/error_message.h"
 #include "support/tiny_run.h"
 #include "train/api/step_data.h"
 #include "train/convert/convert.h"
@@ -42,16 +43,6 @@ class SessionTest : public ::testing::Test {
 
   std::vector<Sequence> batch(std::int32_t first = 0) const {
     return {sequence(first), sequence(first + 20), sequence(first + 40), sequence(first + 60)};
-  }
-
-  template <class Kind, class Body>
-  static std::string message_of(Body&& body) {
-    try {
-      body();
-    } catch (const Kind& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
   }
 
   TemporaryDirectory folder_;
@@ -104,7 +95,7 @@ TEST_F(SessionTest, SaysWhatItCannotTakeAndChangesNothing) {
   Session session({}, yaml());
   const std::vector<float> before = values_of(session, "norm.weight");
   const auto refusal = [&](std::vector<Sequence> sequences, double rate = 1e-3) {
-    return message_of<InvalidArgument>([&] { session.step(sequences, rate); });
+    return testing::message_of<InvalidArgument>([&] { session.step(sequences, rate); });
   };
   Sequence bad = sequence(0);
   bad.tokens[3] = 97;
@@ -130,7 +121,7 @@ TEST_F(SessionTest, SaysWhatItCannotTakeAndChangesNothing) {
   EXPECT_THAT(refusal(std::vector<Sequence>(5, sequence(0))), HasSubstr("at most 4 sequences"));
   EXPECT_THAT(refusal(batch(), std::numeric_limits<double>::quiet_NaN()),
               HasSubstr("a learning rate of at least 0"));
-  EXPECT_THAT(message_of<InvalidArgument>([&] { session.evaluate({}); }),
+  EXPECT_THAT(testing::message_of<InvalidArgument>([&] { session.evaluate({}); }),
               HasSubstr("expected a label to evaluate"));
   EXPECT_EQ(session.num_steps(), 0);
   EXPECT_EQ(values_of(session, "norm.weight"), before);
@@ -170,17 +161,17 @@ TEST_F(SessionTest, AccountsForWhatItRead) {
 TEST_F(SessionTest, RefusesBrokenCheckpointsAndThoseOfOtherModels) {
   Session session({}, yaml());
   const std::string checkpoint = session.save((folder_.path() / "saved").string());
-  EXPECT_THAT(message_of<InvalidArgument>([&] { session.restore("nowhere"); }),
+  EXPECT_THAT(testing::message_of<InvalidArgument>([&] { session.restore("nowhere"); }),
               HasSubstr("expected a whole checkpoint, got nowhere"));
   testing::flip_bit(std::filesystem::path(checkpoint) / "training_state.safetensors", 8);
-  EXPECT_THAT(message_of<InvalidArgument>([&] { session.restore(checkpoint); }),
+  EXPECT_THAT(testing::message_of<InvalidArgument>([&] { session.restore(checkpoint); }),
               HasSubstr("expected a whole checkpoint"));
   session.step(batch(), 1e-3);  // still as it was
   TemporaryDirectory elsewhere;
   RunConfig wider = testing::tiny_run(elsewhere.path(), "\"rope_theta\": 500.0");
   const std::string good = session.save((folder_.path() / "good").string());
   Session other({{"model.path", {wider.model.path}}}, yaml());
-  EXPECT_THAT(message_of<InvalidArgument>([&] { other.restore(good); }),
+  EXPECT_THAT(testing::message_of<InvalidArgument>([&] { other.restore(good); }),
               HasSubstr("is of another model"));
 }
 
@@ -210,10 +201,11 @@ TEST_F(SessionTest, ReadsAndWritesStatesByName) {
     EXPECT_NE(session.evaluate(batch()).loss, loss) << precision;
     session.write(matrix, 100, part);
     EXPECT_EQ(session.evaluate(batch()).loss, loss) << precision;
-    EXPECT_THAT(message_of<InvalidArgument>([&] { session.read("norm", 0, part); }),
+    EXPECT_THAT(testing::message_of<InvalidArgument>([&] { session.read("norm", 0, part); }),
                 HasSubstr("expected the name of a state"));
-    EXPECT_THAT(message_of<InvalidArgument>([&] { session.read("norm.weight", 10, part); }),
-                HasSubstr("expected elements within 16, got [10, 17)"));
+    EXPECT_THAT(
+        testing::message_of<InvalidArgument>([&] { session.read("norm.weight", 10, part); }),
+        HasSubstr("expected elements within 16, got [10, 17)"));
   }
 }
 

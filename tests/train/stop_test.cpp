@@ -13,6 +13,7 @@
 #include "io/data/indexed_file.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
+#include "support/error_message.h"
 #include "support/tiny_run.h"
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/trainer.h"
@@ -25,15 +26,6 @@ using anabatic::testing::checkpoint_bytes;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::tiny_run;
 using ::testing::HasSubstr;
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error was thrown";
-}
 
 // Trained for a step from random weights, then each tensor changed and the run pointed at the
 // result.
@@ -75,7 +67,7 @@ TEST(NonFinite, LossNamesStepLayerAndTensor) {
     if (name.find("layers.1") != std::string::npos && name.find(".w1.") != std::string::npos)
       std::fill(w.begin(), w.end(), std::numeric_limits<float>::infinity());
   });
-  const std::string message = message_of([&] { Trainer(run).train(); });
+  const std::string message = testing::message_of([&] { Trainer(run).train(); });
   EXPECT_THAT(message, HasSubstr("[train] step 1: the loss is"));
   EXPECT_THAT(message, HasSubstr("first in layers.1"));
   EXPECT_THAT(message, HasSubstr("experts"));
@@ -94,7 +86,7 @@ TEST(NonFinite, GradientBehindAFiniteLossNamesTensorsAndLeavesTheCheckpoint) {
                                                                           : 1.0f;
         for (float& value : w) value *= factor;
       });
-  const std::string message = message_of([&] { Trainer(run).train(); });
+  const std::string message = testing::message_of([&] { Trainer(run).train(); });
   EXPECT_THAT(message, HasSubstr("[train] step 1: the gradient's norm is"));
   EXPECT_THAT(message, HasSubstr("layers."));
   EXPECT_THAT(message, HasSubstr("embedding.weight"));
@@ -149,7 +141,7 @@ TEST(Data, NamesFileDocumentAndOffsetOfAnIdBeyondTheVocabulary) {
   run.data.train = {folder.path() / "beyond"};
   write_documents(run.data.train[0], {std::vector<std::int32_t>(30, 1), {3, 4, 5, 97, 6}});
   run.data.shuffle = false;
-  const std::string message = message_of([&] { Trainer(run).train(); });
+  const std::string message = testing::message_of([&] { Trainer(run).train(); });
   EXPECT_THAT(message, HasSubstr("beyond, document 1, token 3"));
   EXPECT_THAT(message, HasSubstr("got 97"));
 }
