@@ -127,7 +127,15 @@ std::vector<comm::CommStats> ExchangeDriver::took() const {
   return result;
 }
 
-void ExchangeDriver::begin(const Variant& variant) {
+void ExchangeDriver::await(Bound& bound) {
+  bound.took += communicator_->await(bound.number);
+  bound.is_under_way = false;
+}
+
+void ExchangeDriver::begin(Action action, const Variant& variant) {
+  if (action == Action::kForward)
+    for (Bound& bound : exchanges_)
+      if (bound.is_under_way) await(bound);
   next_ = variant.exchange_points.data();
   end_ = next_ + variant.exchange_points.size();
 }
@@ -136,8 +144,7 @@ void ExchangeDriver::move(std::size_t call) {
   for (; next_ != end_ && static_cast<std::size_t>(next_->call) <= call; ++next_) {
     Bound& bound = exchanges_[static_cast<std::size_t>(next_->exchange)];
     if (next_->step == ExchangeStep::kAwait) {
-      bound.took += communicator_->await(bound.number);
-      bound.is_under_way = false;
+      await(bound);
       continue;
     }
     read_counts(bound);

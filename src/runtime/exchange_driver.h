@@ -32,8 +32,9 @@ class ExchangeDriver {
   ExchangeDriver(const ExchangeDriver&) = delete;
   ExchangeDriver& operator=(const ExchangeDriver&) = delete;
 
-  // Before a variant's calls.
-  void begin(const Variant& variant);
+  // Before a variant's calls. A forward may follow one that had no backward: what that one has left
+  // under way ends first. CommError as below.
+  void begin(Action action, const Variant& variant);
   // Posts and awaits before this one of them. CommError: what ended the exchanges of all ranks.
   void before(std::size_t call) {
     if (next_ != end_ && static_cast<std::size_t>(next_->call) <= call) move(call);
@@ -66,6 +67,7 @@ class ExchangeDriver {
                             Bound& bound);
   static void bind_rows(const Exchange& exchange, const Resolve& resolve, Bound& bound);
   static void read_counts(Bound& bound);
+  void await(Bound& bound);
   void move(std::size_t call);
 
   comm::Communicator* communicator_ = nullptr;

@@ -371,12 +371,12 @@ void Executor::run(const StepEntry& entry, std::span<std::byte* const> externals
   }
   impl_->take_externals(externals);
   swap::WindowDriver& windows = *impl_->windows;
+  ExchangeDriver& exchanges = *impl_->exchanges;
+  windows.begin(entry.action, variant);
+  exchanges.begin(entry.action, variant);
   if (impl_->options.poison && entry.action == Action::kForward)
     impl_->poison_arenas(entry.micro_batch);
   impl_->last_layout = variant.layout;
-  ExchangeDriver& exchanges = *impl_->exchanges;
-  windows.begin(entry.action, variant);
-  exchanges.begin(variant);
   for (std::size_t i = 0; i < variant.calls.size(); ++i) {
     exchanges.before(i);
     windows.before(i);

@@ -18,10 +18,11 @@ enum class Fault { kNone, kShort, kError, kFlip, kVanish, kSlow };
 
 struct FaultPlan {
   Fault fault = Fault::kNone;
-  bool on_write = false;  // else on reads
-  int after = 0;          // transfers of that kind that go well first
-  int error = EIO;        // kError
-  bool once = false;      // else from then on
+  bool on_write = false;               // else on reads
+  int after = 0;                       // transfers of that kind that go well first
+  int error = EIO;                     // kError
+  bool once = false;                   // else from then on
+  std::chrono::milliseconds delay{2};  // kSlow: before each piece, and after it
 };
 
 class FaultyDevice : public runtime::swap::BlockDevice {
@@ -45,12 +46,14 @@ class FaultyDevice : public runtime::swap::BlockDevice {
     runtime::swap::Piece given = piece;
     if (under.is_bad && plan_.fault == Fault::kShort && piece.bytes > 4096)
       given.bytes = 4096 * std::max<std::int64_t>(1, piece.bytes / 4096 / 3);
+    // Late at both ends: what waits for too little meets bytes that are not there yet, or changed.
+    if (plan_.fault == Fault::kSlow) std::this_thread::sleep_for(plan_.delay);
     device_->start(slot, given);
   }
   runtime::swap::Completion wait() override {
     runtime::swap::Completion completion = device_->wait();
     const Under& under = pieces_[static_cast<std::size_t>(completion.slot)];
-    if (plan_.fault == Fault::kSlow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (plan_.fault == Fault::kSlow) std::this_thread::sleep_for(plan_.delay);
     if (!under.is_bad) return completion;
     if (plan_.fault == Fault::kError) completion.result = -plan_.error;
     if (plan_.fault == Fault::kVanish) completion.result = 0;

@@ -100,29 +100,33 @@ void WindowDriver::begin(Action action, const Variant& variant) {
   if (is_idle()) return;
   next_ = variant.swap_points.data();
   end_ = next_ + variant.swap_points.size();
-  if (action == Action::kForward) forget_reads();
+  if (action == Action::kForward) forget_transfers();
 }
 
-// Forgets the reads of a step that ended before its update.
-void WindowDriver::forget_reads() {
-  const auto states = std::span(windows_).first(num_states_);
-  if (std::none_of(states.begin(), states.end(), [](const Window& each) { return each.is_here; }))
+// Forgets what a step that ended early has left: states that it read and did not update, and
+// activations whose backward, which awaits them, did not run. Their bytes are about to be used.
+void WindowDriver::forget_transfers() {
+  if (std::ranges::none_of(windows_,
+                           [](const Window& each) { return each.is_here || each.is_leaving; }))
     return;
   wait_all();
-  for (Window& window : states) window.is_here = false;
+  for (Window& window : windows_) window.is_here = window.is_leaving = false;
 }
 
 void WindowDriver::move(std::size_t call) {
   for (; next_ != end_ && static_cast<std::size_t>(next_->call) <= call; ++next_) {
     const auto index = static_cast<std::size_t>(next_->window);
+    const bool is_of_state = index < num_states_;
     Window& window = windows_[index];
     switch (next_->step) {
       case SwapStep::kWrite:
         window.write = write(window);
         window.is_here = false;
+        window.is_leaving = !is_of_state;
         break;
       case SwapStep::kAwaitWrite:
         swap_->wait(window.write);
+        window.is_leaving = false;
         break;
       case SwapStep::kRead:
         window.read = read(window);
@@ -131,6 +135,7 @@ void WindowDriver::move(std::size_t call) {
       case SwapStep::kAwaitRead:
         ANABATIC_CHECK(window.is_here, "[executor] window {} is awaited and was not read", index);
         swap_->wait(window.read);
+        window.is_here = is_of_state;
         if (window.sums != nullptr) window.sums->begin();
         break;
     }

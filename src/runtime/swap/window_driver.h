@@ -32,7 +32,7 @@ class WindowDriver {
   // engine sums them.
   kernels::ByteWatch* watch(std::size_t call);
 
-  // Before a variant's calls.
+  // Before a variant's calls. A forward may follow one that had no backward.
   void begin(Action action, const Variant& variant);
   // Transfers before this one of them. ResourceError: the disk's first error. InternalError:
   // the schedule did not bring the state that is to be updated.
@@ -50,14 +50,16 @@ class WindowDriver {
     std::size_t region = 0;
     std::byte* data = nullptr;
     Ticket read = 0, write = 0;
-    bool is_here = false;        // a state: read, or on its way, and not written since
+    // Read, or on its way: a state until it is written, anything else until it is awaited.
+    bool is_here = false;
+    bool is_leaving = false;     // not of a state: its write was not awaited
     WindowSums* sums = nullptr;  // null: the engine computes them
   };
   void add_watches(const Variant& variant);
   Ticket read(const Window& window);
   Ticket write(const Window& window);
   void move(std::size_t call);
-  void forget_reads();
+  void forget_transfers();
 
   const Program* program_ = nullptr;
   SwapSpace* swap_ = nullptr;
