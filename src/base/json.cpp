@@ -103,7 +103,11 @@ bool visit_members(std::string_view text, int most_deep, const MemberVisitor& vi
 }
 
 Json parse_json(std::string_view text, const Json::parser_callback_t& check) {
-  return Json::parse(text.begin(), text.end(), check);
+  try {
+    return Json::parse(text.begin(), text.end(), check);
+  } catch (const Json::out_of_range& error) {  // a number such as 1e999
+    throw Json::parse_error::create(101, std::size_t{0}, error.what(), nullptr);
+  }
 }
 
 Json parse_json_object(std::string_view text, std::string_view place) {

@@ -16,8 +16,8 @@ namespace anabatic {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// Throws Json::parse_error, whose text says line, column and what was found. `check` sees every
-// event and may throw.
+// Throws Json::parse_error, whose text says line, column and what was found, or which number is too
+// large. `check` sees every event and may throw.
 Json parse_json(std::string_view text, const Json::parser_callback_t& check = nullptr);
 
 // InvalidArgument beginning with `place`, with line and column, unless `text` is a JSON object.

@@ -49,7 +49,7 @@ class Lexer {
     tokens_.push_back({kind, text_.substr(begin, end - begin), begin});
   }
   bool has(std::string_view word, std::size_t at) const {
-    return text_.substr(at).starts_with(word);
+    return at <= text_.size() && text_.substr(at).starts_with(word);
   }
 
   std::size_t next_tag() const {

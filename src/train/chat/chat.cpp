@@ -56,7 +56,7 @@ OrderedJson read_conversation(const std::string& file) {
   OrderedJson row;
   try {
     row = OrderedJson::parse(read_file(file, kLargestFile));
-  } catch (const OrderedJson::parse_error& error) {
+  } catch (const OrderedJson::exception& error) {
     throw InvalidArgument(fmt::format("[generate] {}: expected JSON: {}", file, error.what()));
   }
   if (row.is_array()) row = {{"messages", std::move(row)}};
