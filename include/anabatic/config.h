@@ -340,8 +340,9 @@ struct Config {
     // false gives each its own.
     bool share_gate_up = true;
     // How the frozen weights are held. auto is the dtype of train.precision. int8 has matrices of
-    // projections and experts in blocks of 128 with a scale.
-    enum class Base { kAuto, kInt8 };
+    // projections and experts in blocks of 128 with a scale. mxfp4 has experts in blocks of 32 of 4
+    // bits, as files of gpt_oss do, and others as auto.
+    enum class Base { kAuto, kInt8, kMxfp4 };
     Base base = Base::kAuto;
     // Directory of an adapter to go on from, as PEFT writes it. It says which weights have one, of
     // which rank.

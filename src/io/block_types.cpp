@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/rounding.h"
 #include "io/block_loops.h"
+#include "tensor/float4.h"
 #include "tensor/half.h"
 
 namespace anabatic::io {
@@ -146,7 +147,7 @@ void q5_1_block(const std::uint8_t* block, float* values) {
 
 constexpr std::int8_t kNonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                         1,    13,   25,  38,  53,  69,  89,  113};
-// Twice the values of a float4 (E2M1), so that they are integers.
+// Twice the values of a float4 (E2M1), so that they are integers. GGUF's zero has no sign.
 constexpr std::int8_t kFloat4Doubled[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                             0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -405,11 +406,6 @@ void require_pairs(std::size_t num_bytes, std::size_t num_scales, std::size_t nu
                  num_scales, num_values);
 }
 
-// Twice the value. GGUF's zero has no sign.
-float signed_float4(int element) {
-  return element == 8 ? -0.0f : static_cast<float>(kFloat4Doubled[element]);
-}
-
 }  // namespace
 
 std::span<const BlockType> block_types() { return kBlockTypes; }
@@ -439,11 +435,11 @@ void dequantise_mxfp4_pairs(std::span<const std::byte> blocks, std::span<const s
   require_pairs(blocks.size(), scales.size(), values.size());
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(blocks.data());
   for (std::size_t group = 0; group < scales.size(); ++group) {
-    const float scale = half_of_e8m0(std::to_integer<std::uint8_t>(scales[group]));
+    const auto scale = std::to_integer<std::uint8_t>(scales[group]);
     for (std::size_t i = 0; i < 16; ++i) {
       const std::uint8_t pair = bytes[group * 16 + i];
-      values[group * 32 + 2 * i] = scale * signed_float4(pair & 15);
-      values[group * 32 + 2 * i + 1] = scale * signed_float4(pair >> 4);
+      values[group * 32 + 2 * i] = float4_value(pair & 15u, scale);
+      values[group * 32 + 2 * i + 1] = float4_value(pair >> 4, scale);
     }
   }
 }

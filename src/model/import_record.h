@@ -23,10 +23,17 @@ struct ImportRecord {
   std::vector<ImportedTensor> dropped;  // of layers of multi-token prediction that are left out
 };
 
+// Takes groups of MXFP4 as files hold them, elements [first, first + 2 · pairs.size()) of a state.
+// False: it wants their values.
+using Mxfp4Writer =
+    std::function<bool(std::string_view state, std::int64_t first, std::span<const std::byte> pairs,
+                       std::span<const std::byte> scales)>;
+
 // As import_weights of weights.h, which records nothing. Bytes are read once: an ignored tensor
 // is hashed, and a repeated one has the hash of its twin. With more than one thread `write` is
 // called by several at once, for other elements each; a GGUF file is read by one.
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
-                         const StateWriter& write, ImportRecord& record, int threads = 1);
+                         const StateWriter& write, ImportRecord& record, int threads = 1,
+                         const Mxfp4Writer& write_mxfp4 = {});
 
 }  // namespace anabatic::model

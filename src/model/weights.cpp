@@ -117,18 +117,40 @@ std::int64_t elements_at_once(const FileTensor& tensor) {
   return tensor.is_transposed ? tensor.shape.back() * *(tensor.shape.end() - 2) : kCachedElements;
 }
 
+// Elements [first, first + count) of an MXFP4 tensor, which are whole groups.
+void import_mxfp4(const FileTensor& tensor, const StoredTensor& stored, std::int64_t first,
+                  std::int64_t count, const StateWriter& write, const Mxfp4Writer& write_mxfp4) {
+  std::vector<float> values;
+  Runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
+                   std::int64_t length) {
+    const auto scales =
+        stored.scales->data.subspan(static_cast<std::size_t>((first + at) / kMxfp4Group),
+                                    static_cast<std::size_t>(length / kMxfp4Group));
+    if (write_mxfp4(state, in_state, stored.bytes_of(first + at, length), scales)) return;
+    values.resize(static_cast<std::size_t>(length));
+    stored.read(first + at, values);
+    write(state, in_state, values);
+  }).visit(first, count);
+}
+
 // Reads blocks and releases their pages, so that little memory is needed in addition to the states.
 // Returns the checksum of the bytes.
 std::uint64_t import_tensor(const io::SafetensorsDirectory& files, const FileTensor& tensor,
-                            const StoredTensor& stored, const StateWriter& write) {
+                            const StoredTensor& stored, const StateWriter& write,
+                            const Mxfp4Writer& write_mxfp4) {
   io::Checksum sum;
   std::vector<float> values, turned;
   const std::int64_t total = tensor.num_elements(), step = elements_at_once(tensor);
   for (std::int64_t done = 0; done < total; done += step) {
     const std::int64_t count = std::min(step, total - done);
     const auto block = stored.bytes_of(done, count);
-    values.resize(static_cast<std::size_t>(count));
     sum.add(block);
+    if (stored.is_mxfp4() && write_mxfp4) {
+      import_mxfp4(tensor, stored, done, count, write, write_mxfp4);
+      files.release(block);
+      continue;
+    }
+    values.resize(static_cast<std::size_t>(count));
     stored.read(done, values);
     if (tensor.is_transposed) {
       turned.resize(values.size());
@@ -269,7 +291,8 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
 }
 
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
-                         const StateWriter& write, ImportRecord& record, int threads) {
+                         const StateWriter& write, ImportRecord& record, int threads,
+                         const Mxfp4Writer& write_mxfp4) {
   if (io::is_gguf(directory)) return import_gguf(config, directory, write, record);
   const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
   WeightMap map = match_weight_map(config, files, directory);
@@ -283,7 +306,8 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
       require_finite_biases(tensor, directory, values);
       write(state, first, values);
     };
-    sums[place] = import_tensor(files, tensor, find_stored(files, tensor.name), checked);
+    sums[place] =
+        import_tensor(files, tensor, find_stored(files, tensor.name), checked, write_mxfp4);
   });
   WrittenChecksums checksums(directory);
   for (std::size_t i = 0; i < sums.size(); ++i) {

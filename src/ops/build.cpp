@@ -13,7 +13,8 @@ constexpr std::int64_t kMost = std::int64_t{1} << 62;
 std::int64_t total_bytes(ir::Types types) {
   std::int64_t bytes = 0;
   for (const TensorType& type : types) {
-    const std::int64_t elements = product({type.num_elements(), size_bytes(type.dtype)});
+    const std::int64_t elements =
+        product({elements_type(type).num_elements(), size_bytes(type.dtype)});
     const std::int64_t scales = type.is_quantized() ? type.num_bytes() - scales_offset(type) : 0;
     bytes = std::min(kMost, bytes + std::min(kMost, elements) + scales);
   }

@@ -102,7 +102,12 @@ Operand Check::in_int8(int i, std::string_view name, int ndim) const {
 }
 
 Operand Check::weight(int i, std::string_view name, int ndim, const Operand& rows) const {
-  const Operand weight = is_quantized(i) ? in_int8(i, name, ndim) : floating(i, name, ndim);
+  const auto kept = [&] {
+    const Operand operand = input(i, name, ndim);
+    const bool is_by_rows = operand.type->layout == kRowMajor;
+    return is_mxfp4(*operand.type) && is_by_rows ? operand : in_int8(i, name, ndim);
+  };
+  const Operand weight = is_quantized(i) ? kept() : floating(i, name, ndim);
   if (weight.type->value_dtype() != rows.dtype())
     fail(fmt::format("expected {} and {} to have one dtype, got {} and {}", rows.name, name,
                      described(rows), described(weight)));

@@ -43,12 +43,14 @@ class Check {
   Operand i32(int i, std::string_view name, int ndim) const;
   // Input i as f32, bf16, f64 or i32: for ops that move elements.
   Operand floating_or_i32(int i, std::string_view name, int ndim = kAnyNdim) const;
-  // A row-major matrix, or a stack, in int8, with a scale in bf16 for each block of a row.
+  // Input i is quantised; `in_int8`: a row-major matrix, or a stack, in int8, with a scale in bf16
+  // for each block of a row.
   bool is_quantized(int i) const {
     return i < num_inputs() && inputs_[static_cast<std::size_t>(i)].is_quantized();
   }
   Operand in_int8(int i, std::string_view name, int ndim = 2) const;
-  // Input i as the weight of a product of `rows`, whose dtype its values have: in int8 too.
+  // Input i as the weight of a product of `rows`, whose dtype its values have: in int8 or
+  // MXFP4 too.
   Operand weight(int i, std::string_view name, int ndim, const Operand& rows) const;
   Operand f64(int i, std::string_view name, int ndim) const;
 

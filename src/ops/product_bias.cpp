@@ -22,8 +22,9 @@ ir::Types checked_without_biases(std::string_view op, ir::Types inputs,
   if (inputs.size() < least)
     check.fail(
         fmt::format("expected at least {} inputs with 'bias', got {}", least, inputs.size()));
+  const Operand x = check.floating(0, "x", 2);
   for (std::size_t i = 0; i < count; ++i) {
-    const Operand weight = check.floating(static_cast<int>(kFirstWeight + i), "weight", 3),
+    const Operand weight = check.weight(static_cast<int>(kFirstWeight + i), "weight", 3, x),
                   bias = check.wide(static_cast<int>(inputs.size() - count + i), "bias", 2);
     check.row_major(bias);
     check.same_dim(bias, 0, weight, 0);

@@ -26,7 +26,9 @@ class Quantizer {
       if (state.role == StateRole::kParameter && !state.is_trainable) frozen.push_back(state.name);
     for (const Name name : frozen) {
       const std::optional<BlockFormat> format = format_of(name);
-      if (!format || graph_.value(graph_.find_state(name)->before).type.is_quantized()) continue;
+      const TensorType& type = graph_.value(graph_.find_state(name)->before).type;
+      if (!format || type.is_quantized()) continue;
+      if (format->map == ElementMap::kFloat4 && type.ndim() != 3) continue;  // experts alone
       const State* copy = graph_.find_state(StateRole::kCopy, name);
       const bool is_eligible = copy != nullptr && !is_read(graph_.find_state(name)->before) &&
                                is_weight_alone(copy->before);

@@ -30,6 +30,17 @@ std::int64_t scale_rows(const TensorType& type) {
   return num_blocks(type.dim(-2), type.blocks->rows);
 }
 
+void require_blocks(const TensorType& type) {
+  ANABATIC_REQUIRE(
+      type.ndim() == 2 || type.ndim() == 3,
+      "[tensor type] expected a matrix or a stack of matrices of a block format, got {}",
+      to_string(type));
+  const BlockFormat& format = *type.blocks;
+  ANABATIC_REQUIRE(elements_per_unit(format.map) == 1 || type.dim(-1) % format.columns == 0,
+                   "[tensor type] expected rows of a multiple of {} elements, got {}",
+                   format.columns, to_string(type));
+}
+
 void require_scales(const TensorType& type) {
   ANABATIC_CHECK(type.is_quantized() && type.ndim() >= 2, "[tensor type] {} has no scales",
                  to_string(type));
@@ -68,6 +79,7 @@ std::int64_t element_bytes(const TensorType& type) {
   }
   ANABATIC_REQUIRE(count <= kMaxElements / size_bytes(type.dtype),
                    "[tensor type] {} has more than 2^62 bytes", to_string(type));
+  if (type.is_quantized()) count /= elements_per_unit(type.blocks->map);
   return count * size_bytes(type.dtype);
 }
 
@@ -79,15 +91,15 @@ std::int64_t TensorType::num_bytes() const {
 }
 
 TensorType quantized(TensorType type, const BlockFormat& format) {
-  ANABATIC_REQUIRE(type.ndim() == 2 || type.ndim() == 3,
-                   "[tensor type] expected a matrix or a stack of matrices to quantise, got {}",
-                   to_string(type));
   type.dtype = element_dtype(format.map);
   type.blocks = format;
+  require_blocks(type);
   return type;
 }
 
 TensorType elements_type(TensorType type) {
+  if (type.is_quantized() && elements_per_unit(type.blocks->map) > 1)
+    type.shape.back() /= elements_per_unit(type.blocks->map);
   type.blocks.reset();
   return type;
 }
@@ -154,9 +166,7 @@ TensorType parse_tensor_type(std::string_view whole) {
                      "[tensor type] expected '@LAYOUT' after ']', got '{}'", whole);
     type.layout = intern(rest.substr(1));
   }
-  ANABATIC_REQUIRE(
-      !type.is_quantized() || type.ndim() == 2 || type.ndim() == 3,
-      "[tensor type] expected a matrix or a stack of matrices of a block format, got '{}'", whole);
+  if (type.is_quantized()) require_blocks(type);
   return type;
 }
 

@@ -34,17 +34,25 @@ struct TensorType {
   std::int64_t num_elements() const;  // InvalidArgument on overflow of 2^62
   std::int64_t num_bytes() const;     // likewise; of a quantised tensor with its scales
   bool is_quantized() const { return blocks.has_value(); }
-  // The dtype of the values: of a quantised tensor that of its scales.
-  DType value_dtype() const { return is_quantized() ? blocks->scale : dtype; }
+  // The dtype of the values: of a quantised tensor that of its scales, or bf16 where these are
+  // E8M0.
+  DType value_dtype() const {
+    if (!is_quantized()) return dtype;
+    return blocks->scale == DType::kUInt8 ? DType::kBFloat16 : blocks->scale;
+  }
   bool operator==(const TensorType&) const = default;
 };
 
 TensorType tensor_type(DType dtype, std::vector<std::int64_t> shape);
 
-// The type quantised; `type` is a matrix or a stack of matrices, else InvalidArgument.
+// The type quantised; `type` is a matrix or a stack of matrices, and in MXFP4 its rows are whole
+// blocks, else InvalidArgument.
 TensorType quantized(TensorType type, const BlockFormat& format);
 
+inline bool is_mxfp4(const TensorType& type) { return type.blocks == mxfp4_format(); }
+
 // The parts of a quantised type. Scales are [N,K] or [E,N,K] with N and K counted in blocks.
+// Elements that share a unit of their dtype are counted as one.
 inline constexpr std::int64_t kScalesAlignment = 64;
 TensorType elements_type(TensorType type);
 TensorType scales_type(const TensorType& type);

@@ -366,7 +366,11 @@ model::ImportRecord ModelSession::load_parameters() {
       [&](std::string_view state, std::int64_t first, std::span<const float> values) {
         cursor.write(intern(state), first, values);
       },
-      record, is_in_memory ? std::min(io::threads_for_files(), team_.num_threads()) : 1);
+      record, is_in_memory ? std::min(io::threads_for_files(), team_.num_threads()) : 1,
+      [&](std::string_view state, std::int64_t first, std::span<const std::byte> pairs,
+          std::span<const std::byte> scales) {
+        return cursor.write_mxfp4(intern(state), first, pairs, scales);
+      });
   cursor.flush();
   has_parameters_ = true;
   load_adapter();

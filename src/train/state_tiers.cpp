@@ -275,6 +275,15 @@ void StateCursor::write(Name state, std::int64_t first, std::span<const float> v
             });
 }
 
+bool StateCursor::write_mxfp4(Name state, std::int64_t first, std::span<const std::byte> pairs,
+                              std::span<const std::byte> scales) {
+  const TensorView view = store_.find(state);
+  if (!is_mxfp4(*view.type)) return false;
+  ANABATIC_CHECK(open(state) == nullptr, "[state rows] {} is not in memory", text(state));
+  copy_mxfp4(view, first, pairs, scales);
+  return true;
+}
+
 void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body) {
   if (is_in_memory_whole(store, state)) return for_row_bytes(find_rows(store, state), body);

@@ -36,16 +36,20 @@ std::int64_t num_elements(const runtime::StateStore& store, Name parameter);
 DType row_dtype(const runtime::StateStore& store, Name state);
 
 // Reads and writes elements of f32 states; reads bf16 states too, widened, and quantises what it
-// writes to states in int8. If a parameter or its
-// lower 16 bits are on disk, or the latter in slices, one part of about a disk block is loaded at a
-// time. Calls in ascending order move each part once. Several parameters may take turns, as the
-// matrices of experts do in files. ResourceError of the disk, CommError of other ranks.
+// writes to states in int8 or MXFP4. If a parameter or its lower 16 bits are on disk, or the latter
+// in slices, one part of about a disk block is loaded at a time. Calls in ascending order move each
+// part once. Several parameters may take turns, as the matrices of experts do in files.
+// ResourceError of the disk, CommError of other ranks.
 class StateCursor {
  public:
   explicit StateCursor(runtime::StateStore& store) : store_(store) {}
 
   void read(Name state, std::int64_t first, std::span<float> values);
   void write(Name state, std::int64_t first, std::span<const float> values);
+  // Whole blocks of MXFP4 as they are, if the state is kept in it; else false, and nothing is
+  // written.
+  bool write_mxfp4(Name state, std::int64_t first, std::span<const std::byte> pairs,
+                   std::span<const std::byte> scales);
   void flush();  // after the last write
 
  private:

@@ -60,9 +60,10 @@ TEST(Slices, OfACallHaveTheBitsOfTheWhole) {
   EXPECT_GE(num_cases, 20);
 }
 
-// Every case with a weight in int8. Blocks of it are dequantised as those of others are packed.
+// Every case with a weight in int8 or MXFP4. Blocks of it are dequantised as those of others are
+// packed.
 TEST(QuantizedWeights, GiveTheBitsOfTheDequantizedOnes) {
-  int num_cases = 0;
+  int num_int8 = 0, num_mxfp4 = 0;
   for (const char* op :
        {"linear", "linear_input_gradient", "linear_many", "linear_many_input_gradient",
         "linear_activation", "linear_activation_gradient", "grouped_linear",
@@ -72,8 +73,10 @@ TEST(QuantizedWeights, GiveTheBitsOfTheDequantizedOnes) {
     const CaseFile file =
         read_case_file(fmt::format("{}/tests/ops/cases/{}.txt", ANABATIC_SOURCE_DIR, op));
     for (const CaseLine& line : file.cases) {
-      if (line.inputs[1].type.find("i8_") == std::string::npos) continue;
-      ++num_cases;
+      const std::string& weight = line.inputs[1].type;
+      const bool is_mxfp4 = weight.starts_with("e2m1_");
+      if (!is_mxfp4 && !weight.starts_with("i8_")) continue;
+      ++(is_mxfp4 ? num_mxfp4 : num_int8);
       const OpCall call = make_call(file, line, "bf16", Regime::kBounded, 9);
       const auto got = by_variant(call), want = by_variant(with_plain_weights(call));
       ASSERT_EQ(want.size(), got.size()) << op;
@@ -83,7 +86,8 @@ TEST(QuantizedWeights, GiveTheBitsOfTheDequantizedOnes) {
               << variant << " line " << line.line << " output " << i;
     }
   }
-  EXPECT_GE(num_cases, 18);
+  EXPECT_GE(num_int8, 18);
+  EXPECT_GE(num_mxfp4, 18);
 }
 
 // Weights of 0 and 1 against labels of -100: no other bit may differ.

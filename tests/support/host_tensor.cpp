@@ -55,6 +55,8 @@ std::int64_t HostTensor::size() const {
 
 HostTensor::Place HostTensor::place(std::int64_t i) const {
   const std::int64_t scale = i - num_elements_;
+  if (scale < 0 && is_mxfp4(*type_))
+    return {DType::kUInt8, view().data + i / 2, static_cast<int>(i % 2 * 4)};
   if (scale < 0)
     return {type_->dtype, view().data + element_offset(*type_, i) * size_bytes(type_->dtype)};
   const DType dtype = type_->blocks->scale;
@@ -68,6 +70,7 @@ std::span<const std::byte> HostTensor::value_bytes(std::int64_t i) const {
 
 double HostTensor::get(std::int64_t i) const {
   const Place at = place(i);
+  if (at.shift >= 0) return std::to_integer<int>(*at.data >> at.shift & std::byte{15});
   switch (at.dtype) {
     case DType::kFloat64:
       return *reinterpret_cast<double*>(at.data);
@@ -90,6 +93,11 @@ double HostTensor::get(std::int64_t i) const {
 
 void HostTensor::set(std::int64_t i, double value) {
   const Place at = place(i);
+  if (at.shift >= 0) {
+    *at.data &= std::byte{0xF0} >> at.shift;
+    *at.data |= static_cast<std::byte>(value) << at.shift;
+    return;
+  }
   switch (at.dtype) {
     case DType::kFloat64:
       *reinterpret_cast<double*>(at.data) = value;

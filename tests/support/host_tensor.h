@@ -55,6 +55,7 @@ class HostTensor {
   struct Place {
     DType dtype;
     std::byte* data;
+    int shift = -1;  // of an element of 4 bits: where it begins in its byte
   };
   Place place(std::int64_t i) const;
 

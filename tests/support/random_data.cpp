@@ -239,8 +239,8 @@ Data forward(const Draw& draw) {
 
 Data draw_data(const Draw& draw);
 
-// Elements of their whole range, with scales of a normal distribution for int8, else positive ones.
-// Of `constant`, both.
+// Elements of their whole range, with scales of a normal distribution for int8, small ones for
+// MXFP4, else positive ones. Of `constant`, both.
 Data quantized(const Draw& draw) {
   const auto part = [&](const TensorType& type, std::string recipe, std::string option,
                         std::uint64_t stream) {
@@ -249,11 +249,19 @@ Data quantized(const Draw& draw) {
     return draw_data({draw.call, operand, type, draw.regime, draw.seed, draw.stream + stream});
   };
   constexpr std::uint64_t kScales = 1000;
-  const TensorType elements = elements_type(draw.type), scales = scales_type(draw.type);
+  const TensorType elements = tensor_type(draw.type.dtype, draw.type.shape),
+                   scales = scales_type(draw.type);
   const std::string option = draw.word(0), &recipe = draw.operand.recipe;
   ANABATIC_REQUIRE(recipe == "constant" || recipe == "quantized",
                    "[recipe] '{}' is none of a quantised operand", recipe);
   const bool is_int8 = draw.type.dtype == DType::kInt8;
+  if (draw.type.blocks->map == ElementMap::kFloat4 && recipe == "quantized") {
+    constexpr double kSmallest = 118;
+    Data data = part(elements, "below", "16", 0);
+    for (const double scale : part(scales, "below", "6", kScales))
+      data.push_back(kSmallest + scale);
+    return data;
+  }
   Data data = recipe == "constant" ? part(elements, "constant", option, 0)
               : is_int8            ? part(elements, "int8", "", 0)
                                    : part(elements, "below", "256", 0);

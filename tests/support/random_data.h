@@ -12,7 +12,8 @@ enum class Regime { kExact, kBounded };
 
 // The inputs of one case; D stands for `dtype`. Recipes, in addition to the regime's own data:
 //   normal(s) positive constant(v) softmax        floats
-//   quantized[(deviation)]                        any elements; scales normal, of moments positive
+//   quantized[(deviation)]                        any elements; scales normal, of moments positive,
+//                                                 of MXFP4 2^-9 to 2^-4
 //   below(n) permutation iota(first) constant(v)  integers
 //   experts(E) experts(E,skewed|same|high)        distinct experts of a token, i32[T,k]
 //   offsets(R) offsets(R,skewed|last)             rows of E + 1 ascending offsets

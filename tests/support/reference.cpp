@@ -71,15 +71,11 @@ OpCall with_plain_weights(OpCall call) {
   for (std::size_t i = 1; i < end; ++i) {
     Values& weight = call.inputs[i];
     if (!weight.type.is_quantized()) continue;
-    const auto count = static_cast<std::size_t>(weight.type.num_elements());
-    for (std::size_t e = 0; e < count; ++e) {
-      const auto block = static_cast<std::size_t>(
-          kernels::ref::block_of(weight.type, static_cast<std::int64_t>(e)));
-      weight.data[e] =
-          kernels::ref::round_to(DType::kBFloat16, weight.data[e] * weight.data[count + block]);
-    }
-    weight.data.resize(count);
+    const HostTensor stored(weight);
     weight.type = tensor_type(DType::kBFloat16, weight.type.shape);
+    weight.data.resize(static_cast<std::size_t>(weight.type.num_elements()));
+    for (std::size_t e = 0; e < weight.data.size(); ++e)
+      weight.data[e] = kernels::ref::load_weight(stored.view(), static_cast<std::int64_t>(e));
   }
   return call;
 }

@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/sums.h"
 #include "spec/device_spec.h"
-#include "tensor/dtype.h"
+#include "tensor/block_format.h"
 
 namespace anabatic::kernels::cpu {
 
@@ -32,11 +32,12 @@ struct Matrix {
   DType dtype = DType::kFloat32;  // f32 or bf16
   std::int64_t row_stride = 0, column_stride = 1;
   bool is_packed = false;
-  // Above 0 for a B in int8, whose values are bf16: so many elements of a line share a scale. A
-  // block of it is dequantised, to the bits of `dequantize`, where others are packed.
+  // Above 0 for a quantised B, whose values are bf16: so many elements of a line share a scale. A
+  // block of it is dequantised where others are packed. Elements are integers or of MXFP4.
   std::int64_t scale_columns = 0;
-  const BFloat16* scales = nullptr;
-  std::int64_t scale_stride = 0;  // from line to line
+  ElementMap map = ElementMap::kLinear;
+  const std::byte* scales = nullptr;  // bf16, or E8M0 in MXFP4
+  std::int64_t scale_stride = 0;      // from line to line
   // Indices of the lines along the stride that is not 1: rows of A, or the depth of a weight
   // gradient. Not for a B that is contiguous along the depth.
   RowIndex index{};

@@ -207,7 +207,7 @@ struct GemmBlock {
   }
 
   // Rows of A that are packed at a time. Many such parts read the panels of B where these are made
-  // for the block: of a weight gradient, or of elements in int8.
+  // for the block: of a weight gradient, or of quantised elements.
   static Int part_rows(const Gemm& gemm) {
     return (is_gradient(gemm) ? Isa::kGradientRows : Isa::kBlockRows) / kRows * kRows;
   }

@@ -9,6 +9,7 @@
 #pragma once
 #include "base/rounding.h"
 #include "kernels/cpu/gemm.h"
+#include "tensor/float4.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -195,13 +196,118 @@ inline void dequantize_elements(std::uint16_t* __restrict to, const std::int8_t*
   }
 }
 
+// Lines of a quantised B: columns where it is contiguous along the depth, else rows of the depth.
+class QuantizedLines {
+ public:
+  explicit QuantizedLines(const Matrix& b)
+      : b_(b), stride_(b.column_stride == 1 ? b.row_stride : b.column_stride) {}
+
+ protected:
+  template <class T>
+  const T* bytes(Int i, Int at) const {
+    static_assert(sizeof(T) == 1);
+    return reinterpret_cast<const T*>(b_.data) + (i * stride_ + at);
+  }
+  template <class T>
+  T scale(Int i, Int block) const {
+    T result;
+    __builtin_memcpy(&result, b_.scales + (i * b_.scale_stride + block) * Int{sizeof(T)},
+                     sizeof(T));
+    return result;
+  }
+
+  const Matrix& b_;
+  const Int stride_;
+};
+
+// Elements in int8, with scales in bf16.
+template <class Isa>
+struct Int8Lines : QuantizedLines {
+  using QuantizedLines::QuantizedLines;
+
+  const void* place(Int i, Int at) const { return this->template bytes<std::int8_t>(i, at); }
+  // What `dequantize` takes for kCount elements from `at` on, which share a scale; -1 where they do
+  // not, or fewer are there.
+  template <Int kCount>
+  Int block_of(Int at, Int count) const {
+    const Int block = at / b_.scale_columns;
+    return count >= kCount && at + kCount <= (block + 1) * b_.scale_columns ? block : -1;
+  }
+  template <Int kCount>
+  void dequantize(std::uint16_t* to, Int i, Int at, Int block) const {
+    const std::int8_t* from = this->template bytes<std::int8_t>(i, at);
+    const float factor = widen(this->template scale<std::uint16_t>(i, block));
+    if constexpr (kCount == 2 * Isa::kSquare && requires { Isa::dequantize(to, from, factor); })
+      Isa::dequantize(to, from, factor);
+    else
+      dequantize_elements<kCount>(to, from, factor);
+  }
+};
+
+// Elements of MXFP4. Sixteen from a multiple of 16 on share a scale.
+template <class Isa>
+struct Float4Lines : QuantizedLines {
+  using QuantizedLines::QuantizedLines;
+
+  static constexpr Int kBlock = 32, kSixteen = 16;
+
+  const void* place(Int i, Int at) const { return pairs(i, at); }
+  template <Int kCount>
+  Int block_of(Int at, Int count) const {
+    return count >= kCount && at % smaller(kCount, kSixteen) == 0 ? at / kBlock : -1;
+  }
+  template <Int kCount>
+  void dequantize(std::uint16_t* to, Int i, Int at, Int block) const {
+    const std::uint8_t* from = pairs(i, at);
+    if constexpr (kCount == 1) {
+      *to = narrow(float4_value(from[0] >> (at % 2 * 4) & 15u, power(i, block)));
+    } else if constexpr (kCount == 2 * kSixteen) {
+      const E8M0Powers low = powers_of_e8m0(power(i, block)),
+                       high = powers_of_e8m0(power(i, (at + kSixteen) / kBlock));
+      if constexpr (requires { Isa::dequantize_float4(to, from, low, high); }) {
+        Isa::dequantize_float4(to, from, low, high);
+      } else {
+        look_up<kSixteen>(to, from, low);
+        look_up<kSixteen>(to + kSixteen, from + kSixteen / 2, high);
+      }
+    } else {
+      look_up<kCount>(to, from, powers_of_e8m0(power(i, block)));
+    }
+  }
+
+ private:
+  std::uint8_t power(Int i, Int block) const {
+    return this->template scale<std::uint8_t>(i, block);
+  }
+  const std::uint8_t* pairs(Int i, Int at) const {
+    return reinterpret_cast<const std::uint8_t*>(b_.data) + (i * stride_ + at) / 2;
+  }
+  // The values of all elements in bf16, which has them without rounding.
+  template <Int kCount>
+  static void look_up(std::uint16_t* __restrict to, const std::uint8_t* __restrict from,
+                      E8M0Powers scale) {
+    std::uint16_t values[16];
+    for (Int n = 0; n < 16; ++n)
+      values[n] = static_cast<std::uint16_t>(
+          __builtin_bit_cast(std::uint32_t, kFloat4Doubled[n] * scale.first * scale.second) >> 16);
+    for (Int n = 0; n < kCount / 2; ++n) {
+      to[2 * n] = values[from[n] & 15u];
+      to[2 * n + 1] = values[from[n] >> 4];
+    }
+  }
+};
+
 // Isa::transpose: sixteen rows of Isa::kSquare words each, of any stride, to [word][16].
 template <class Isa>
 struct PackB {
   // Columns [j0, j0 + columns) and [k0, k0 + depth) of B as panels of `units` units each.
   static void run(std::byte* panels, const Matrix& b, Int j0, Int columns, Int k0, Int depth) {
-    if (b.scale_columns > 0)
-      Dequantized(b).run(reinterpret_cast<std::uint32_t*>(panels), j0, columns, k0, depth);
+    if (b.scale_columns > 0 && b.map == ElementMap::kFloat4)
+      Dequantized<Float4Lines<Isa>>(b).run(reinterpret_cast<std::uint32_t*>(panels), j0, columns,
+                                           k0, depth);
+    else if (b.scale_columns > 0)
+      Dequantized<Int8Lines<Isa>>(b).run(reinterpret_cast<std::uint32_t*>(panels), j0, columns, k0,
+                                         depth);
     else if (b.dtype == DType::kFloat32)
       run_typed(reinterpret_cast<float*>(panels), reinterpret_cast<const float*>(b.data), b, j0,
                 columns, k0, depth);
@@ -211,15 +317,15 @@ struct PackB {
   }
 
  private:
-  // Panels of a matrix in int8.
+  // Panels of a quantised matrix.
+  template <class Lines>
   class Dequantized {
    public:
-    explicit Dequantized(const Matrix& b)
-        : b_(b), line_stride_(b.column_stride == 1 ? b.row_stride : b.column_stride) {}
+    explicit Dequantized(const Matrix& b) : lines_(b), is_by_rows_(b.column_stride == 1) {}
 
     void run(std::uint32_t* panels, Int j0, Int columns, Int k0, Int depth) const {
       const Int units = ceil_div(depth, Int{2});
-      if (b_.column_stride == 1) {
+      if (is_by_rows_) {
         for (Int j = 0; j < columns; j += kStrip)
           rows(panels + j * units, j0 + j, smaller(kStrip, columns - j), k0, depth, units);
         return;
@@ -232,54 +338,34 @@ struct PackB {
     static constexpr Int kSquare = Isa::kSquare * 2;  // elements of a line
     static constexpr Int kStrip = 4 * kPanel, kSquares = kStrip / kSquare;
 
-    const std::int8_t* line(Int i) const {
-      return reinterpret_cast<const std::int8_t*>(b_.data) + i * line_stride_;
-    }
-    float scale(Int i, Int block) const {
-      return widen(b_.scales[i * b_.scale_stride + block].bits);
-    }
-    // The block of the scale that kCount elements from `at` on share; -1 where fewer are there.
-    template <Int kCount>
-    Int block_of(Int at, Int count) const {
-      const Int block = at / b_.scale_columns;
-      return count >= kCount && at + kCount <= (block + 1) * b_.scale_columns ? block : -1;
-    }
-
     // kSquare elements of line i from `at` on, of which `count` are there. The others are zero.
     void square(std::uint16_t* to, Int i, Int at, Int count, Int block) const {
-      const std::int8_t* from = line(i) + at;
-      if (block < 0) return parts(to, i, at, count);
-      if constexpr (requires { Isa::dequantize(to, from, 0.0f); })
-        Isa::dequantize(to, from, scale(i, block));
-      else
-        dequantize_elements<kSquare>(to, from, scale(i, block));
-    }
-    void parts(std::uint16_t* to, Int i, Int at, Int count) const {
+      if (block >= 0) return lines_.template dequantize<kSquare>(to, i, at, block);
       constexpr Int kPart = smaller(kSquare, kPanel);
       for (Int n = 0; n < kSquare; n += kPart) {
-        const std::int8_t* from = line(i) + at + n;
-        if (const Int block = block_of<kPart>(at + n, count - n); block >= 0) {
-          dequantize_elements<kPart>(to + n, from, scale(i, block));
+        if (const Int part = lines_.template block_of<kPart>(at + n, count - n); part >= 0) {
+          lines_.template dequantize<kPart>(to + n, i, at + n, part);
           continue;
         }
-        for (Int p = 0; p < kPart; ++p) {
-          to[n + p] = 0;
-          if (n + p < count)
-            dequantize_elements<1>(to + n + p, from + p, scale(i, (at + n + p) / b_.scale_columns));
+        for (Int p = n; p < n + kPart; ++p) {
+          to[p] = 0;
+          if (p < count)
+            lines_.template dequantize<1>(to + p, i, at + p,
+                                          lines_.template block_of<1>(at + p, 1));
         }
       }
     }
 
     // Lines are the columns.
     void transposed(std::uint32_t* panel, Int j, Int width, Int k0, Int depth) const {
-      constexpr Int kAhead = 512;  // bytes of a line
+      constexpr Int kAhead = 512;  // elements of a line
       alignas(64) std::uint16_t lines[kPanel * kSquare] = {};
       alignas(64) std::uint32_t turned[kPanel * Isa::kSquare];
       for (Int k = 0; k < depth; k += kSquare) {
         const Int at = k0 + k, count = smaller(kSquare, depth - k),
-                  block = block_of<kSquare>(at, count);
+                  block = lines_.template block_of<kSquare>(at, count);
         for (Int n = 0; n < width; ++n) {
-          if (block >= 0) __builtin_prefetch(line(j + n) + at + kAhead);
+          if (block >= 0) __builtin_prefetch(lines_.place(j + n, at + kAhead));
           square(lines + n * kSquare, j + n, at, count, block);
         }
         std::uint32_t* to = panel + k / 2 * kPanel;
@@ -298,12 +384,12 @@ struct PackB {
       alignas(64) std::uint16_t lines[kLines][kStrip] = {};
       Int blocks[kSquares];
       for (Int s = 0; s < kSquares; ++s)
-        blocks[s] = block_of<kSquare>(j + s * kSquare, columns - s * kSquare);
+        blocks[s] = lines_.template block_of<kSquare>(j + s * kSquare, columns - s * kSquare);
       for (Int k = 0; k < depth; k += kLines) {
         const Int count = smaller(kLines, depth - k);
         for (Int r = 0; r < count; ++r) {
           const Int i = k0 + k + r;
-          if (k + r + kRowsAhead < depth) __builtin_prefetch(line(i + kRowsAhead) + j);
+          if (k + r + kRowsAhead < depth) __builtin_prefetch(lines_.place(i + kRowsAhead, j));
           for (Int s = 0; s < kSquares && s * kSquare < columns; ++s)
             square(lines[r] + s * kSquare, i, j + s * kSquare, columns - s * kSquare, blocks[s]);
         }
@@ -314,8 +400,8 @@ struct PackB {
       }
     }
 
-    const Matrix& b_;
-    const Int line_stride_;
+    const Lines lines_;
+    const bool is_by_rows_;
   };
 
   template <class Unit, class T>

@@ -37,7 +37,7 @@ struct Shape {
   Int groups, rows, depth, width;
   DType dtype;
   bool is_packed;
-  Int scale_columns;  // of a weight in int8; else 0
+  Int scale_columns;  // of a quantised weight; else 0
 };
 
 Shape shape_of(const TensorType& x, const TensorType& weight, const TensorType& out) {
@@ -374,8 +374,8 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
   if (!engine->accepts(dtype, dtype)) return no("expected bf16 rows and weight");
   for (const std::span<const TensorType> types : {problem.inputs, problem.outputs})
     for (const TensorType& type : types)
-      if (type.is_quantized() && type.blocks->scale != DType::kBFloat16)
-        return no(fmt::format("expected scales in bf16, got {}", to_string(type)));
+      if (type.is_quantized() && type.value_dtype() != DType::kBFloat16)
+        return no(fmt::format("expected quantised values in bf16, got {}", to_string(type)));
   const Gemm gemm = forward_product(problem);
   if (spec::find_product(text(problem.op))->keeps == spec::KeptProducts::kInt8 &&
       column_multiple_of(*engine, gemm, scale_columns_of(problem.outputs.back())) >

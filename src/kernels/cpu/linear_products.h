@@ -19,7 +19,7 @@ struct Product {
   std::int64_t groups, rows, in, out;
   DType x, weight, y;
   bool is_packed;                // the weight
-  std::int64_t scale_columns;    // of a weight in int8; else 0
+  std::int64_t scale_columns;    // of a quantised weight; else 0
   std::int64_t column_step = 1;  // of a weight gradient: from column to column of its result
 };
 
@@ -101,10 +101,17 @@ inline std::int64_t matrix_elements(const TensorType& weight) {
 
 // Matrix `group` of a weight as the right operand, which has its strides and format.
 inline void set_matrix(Matrix& b, const TensorView& weight, std::int64_t group) {
-  b.data = weight.data + group * matrix_elements(*weight.type) * size_bytes(weight.type->dtype);
-  if (!weight.type->is_quantized()) return;
-  b.scale_stride = scale_columns(*weight.type);
-  b.scales = weight.scales<const BFloat16>() + group * weight.type->dim(-2) * b.scale_stride;
+  const TensorType& type = *weight.type;
+  const std::int64_t first = group * matrix_elements(type);
+  if (!type.is_quantized()) {
+    b.data = weight.data + first * size_bytes(type.dtype);
+    return;
+  }
+  b.map = type.blocks->map;
+  b.data = weight.data + first / elements_per_unit(b.map);
+  b.scale_stride = scale_columns(type);
+  b.scales = weight.scales<const std::byte>() +
+             group * type.dim(-2) * b.scale_stride * size_bytes(type.blocks->scale);
 }
 
 // The product of a weight gradient, whose result may be rows or columns of larger matrices.

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "tensor/float4.h"
+
 namespace anabatic::kernels::cpu {
 namespace {
 
@@ -90,6 +92,27 @@ struct PairWords {
       return _mm512_mul_ps(_mm512_cvtepi32_ps(words), _mm512_set1_ps(scale));
     };
     _mm512_store_si512(to, (__m512i)_mm512_cvtne2ps_pbh(scaled(from + 16), scaled(from)));
+  }
+  // 32 elements of MXFP4, a scale for each half of them, to bf16, 64-byte aligned: by a table of
+  // the values of all elements with either scale.
+  static void dequantize_float4(std::uint16_t* to, const std::uint8_t* pairs, E8M0Powers low,
+                                E8M0Powers high) {
+    const auto values = [](E8M0Powers scale) __attribute__((always_inline)) {
+      const __m512 small =
+          _mm512_mul_ps(_mm512_loadu_ps(kFloat4Doubled), _mm512_set1_ps(scale.first));
+      const __m512 scaled = _mm512_mul_ps(small, _mm512_set1_ps(scale.second));
+      return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(scaled), 16));
+    };
+    const __m512i table = _mm512_inserti64x4(_mm512_castsi256_si512(values(low)), values(high), 1);
+    const __m512i bytes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs)));
+    const __m512i first = _mm512_and_si512(bytes, _mm512_set1_epi32(0x0F)),
+                  second = _mm512_slli_epi32(_mm512_and_si512(bytes, _mm512_set1_epi32(0xF0)), 12);
+    // The entries of the second scale come after 16 of the first.
+    const __m512i upper =
+        _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(0x100010), 1);
+    const __m512i index = _mm512_or_si512(_mm512_or_si512(first, second), upper);
+    _mm512_store_si512(to, _mm512_permutexvar_epi16(index, table));
   }
 };
 #endif

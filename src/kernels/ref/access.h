@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/rounding.h"
 #include "kernels/kernel.h"
+#include "tensor/float4.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::ref {
@@ -54,9 +55,10 @@ inline void store_to(DType dtype, std::byte* data, std::int64_t i, double value)
   }
 }
 
-// The i-th element in row-major order, whatever the layout; of a quantised tensor without its
-// scale.
+// The i-th element in row-major order, whatever the layout; of a quantised tensor as it is stored,
+// without its scale.
 inline double load(const TensorView& view, std::int64_t i) {
+  if (is_mxfp4(*view.type)) return float4_at(view.as<const std::uint8_t>(), i);
   return load_from(view.type->dtype, view.data, element_offset(*view.type, i));
 }
 inline void store(const TensorView& view, std::int64_t i, double value) {
@@ -95,7 +97,10 @@ inline double round_to(DType dtype, double value) {
 inline double load_as(DType dtype, const TensorView& view, std::int64_t i) {
   const double value = load(view, i);
   if (!view.type->is_quantized()) return value;
-  return round_to(dtype, value * load_scale(view, block_of(*view.type, i)));
+  const double scale = load_scale(view, block_of(*view.type, i));
+  if (is_mxfp4(*view.type))
+    return float4_value(static_cast<unsigned>(value), static_cast<std::uint8_t>(scale));
+  return round_to(dtype, value * scale);
 }
 // That of a product's weight, quantised or not.
 inline double load_weight(const TensorView& weight, std::int64_t i) {

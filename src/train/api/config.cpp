@@ -114,7 +114,7 @@ void add(Settings& all, const Config::Lora& lora) {
   all["lora.alpha"] = values(lora.alpha, "auto");
   all["lora.rslora"] = values(lora.rslora);
   all["lora.share_gate_up"] = values(lora.share_gate_up);
-  all["lora.base"] = values(lora.base, {"auto", "int8"});
+  all["lora.base"] = values(lora.base, {"auto", "int8", "mxfp4"});
   all["lora.from"] = values(lora.from);
 }
 

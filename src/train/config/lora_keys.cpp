@@ -42,8 +42,9 @@ void add_lora_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(
       choice("lora.base",
              "How the frozen weights are held. auto is the dtype of train.precision. int8 "
-             "has matrices of projections and experts in blocks of 128 with a scale.",
-             {"auto", "int8"}, AT(lora.base)));
+             "has matrices of projections and experts in blocks of 128 with a scale. mxfp4 has "
+             "experts in blocks of 32 of 4 bits, as files of gpt_oss do, and others as auto.",
+             {"auto", "int8", "mxfp4"}, AT(lora.base)));
   keys.push_back(string("lora.from",
                         "Directory of an adapter to go on from, as PEFT writes it. It says which "
                         "weights have one, of which rank.",

@@ -6,13 +6,34 @@
 #include <limits>
 
 #include "base/error.h"
+#include "io/block_types.h"
 
 namespace anabatic::train {
 namespace {
 
+// Elements and scales of the blocks of a row, or of several.
+std::span<std::byte> mxfp4_pairs(const TensorView& state, std::int64_t first, std::size_t count) {
+  return {state.data + first / 2, count / 2};
+}
+std::span<std::byte> mxfp4_scales(const TensorView& state, std::int64_t first, std::size_t count) {
+  constexpr std::int64_t kBlock = mxfp4_format().columns;
+  return {state.scales<std::byte>() + first / kBlock, count / kBlock};
+}
+
+void write_mxfp4_row(const TensorView& state, std::int64_t row, std::span<const float> values) {
+  const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  ANABATIC_REQUIRE(bad == values.end(),
+                   "[quantized rows] expected finite weights for MXFP4, got {} in row {} of {}",
+                   *bad, row, to_string(*state.type));
+  const std::int64_t first = row * std::ssize(values);
+  io::quantise_mxfp4_pairs(values, mxfp4_pairs(state, first, values.size()),
+                           mxfp4_scales(state, first, values.size()));
+}
+
 void write_row(const TensorView& state, std::int64_t row, std::span<const float> values) {
   const std::int64_t width = std::ssize(values), block = state.type->blocks->columns,
                      scales = scale_columns(*state.type);
+  if (is_mxfp4(*state.type)) return write_mxfp4_row(state, row, values);
   for (std::int64_t b = 0; b < scales; ++b) {
     const std::int64_t first = b * block, count = std::min(block, width - first);
     state.scales<BFloat16>()[row * scales + b] = quantize_block(
@@ -46,8 +67,9 @@ BFloat16 quantize_block(std::span<const float> values, std::int8_t* elements) {
 void QuantizedRows::write(const TensorView& state, std::int64_t first,
                           std::span<const float> values) {
   ANABATIC_CHECK(state.type->layout == kRowMajor &&
-                     *state.type->blocks == int8_format(state.type->blocks->columns),
-                 "[quantized rows] {} is not in int8 by rows", to_string(*state.type));
+                     (is_mxfp4(*state.type) ||
+                      *state.type->blocks == int8_format(state.type->blocks->columns)),
+                 "[quantized rows] {} is not in int8 or MXFP4 by rows", to_string(*state.type));
   const std::int64_t width = state.type->dim(-1);
   while (!values.empty()) {
     const std::int64_t row = first / width, column = first % width,
@@ -68,6 +90,13 @@ void QuantizedRows::write(const TensorView& state, std::int64_t first,
     write_row(state, row, begun);
     begun_.erase({state.data, row});
   }
+}
+
+void copy_mxfp4(const TensorView& state, std::int64_t first, std::span<const std::byte> pairs,
+                std::span<const std::byte> scales) {
+  const std::size_t count = 2 * pairs.size();
+  std::ranges::copy(pairs, mxfp4_pairs(state, first, count).begin());
+  std::ranges::copy(scales, mxfp4_scales(state, first, count).begin());
 }
 
 void QuantizedRows::require_complete() const {

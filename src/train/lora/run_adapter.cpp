@@ -46,6 +46,22 @@ void warn_of_gaps(const model::PeftFiles& files, const std::string& directory) {
       names.front());
 }
 
+void require_base(const RunConfig& run, const model::ModelConfig& config) {
+  if (run.lora.base != "mxfp4") return;
+  const std::int64_t block = mxfp4_format().columns;
+  bool has_experts = false;
+  for (const model::Parameter& parameter : model::declare(config.spec).parameters) {
+    if (!parameter.is_per_expert() || parameter.shape.size() != 3) continue;
+    has_experts = true;
+    ANABATIC_REQUIRE(parameter.shape.back() % block == 0,
+                     "[lora] lora.base: mxfp4 has rows of a multiple of {} elements, got {} in {}",
+                     block, parameter.shape.back(), parameter.name());
+  }
+  ANABATIC_REQUIRE(has_experts,
+                   "[lora] lora.base: expected auto or int8 for a model without experts, got "
+                   "mxfp4, in which experts alone are kept");
+}
+
 }  // namespace
 
 const std::string& adapter_directory(const RunConfig& run) {
@@ -62,6 +78,7 @@ std::shared_ptr<const model::Adapter> adapter_of(const RunConfig& run,
                                                  const model::ModelConfig& config) {
   if (trains_adapter(run) && num_ranks(run) > 1)
     throw Unsupported("[lora] expected one rank, got several: ranks do not share adapters yet");
+  require_base(run, config);
   if (const std::string& directory = adapter_directory(run); !directory.empty()) {
     const model::PeftFiles files = adapter_files(run, config);
     if (!run.lora.from.empty()) require_equal_settings(run, files.peft());
@@ -93,7 +110,7 @@ void require_no_adapter(const std::string& model_path) {
 std::optional<BlockFormat> frozen_format_of(const RunConfig& run) {
   constexpr std::int64_t kColumns = 128;
   if (run.lora.base == "auto") return std::nullopt;
-  return int8_format(kColumns);
+  return run.lora.base == "mxfp4" ? mxfp4_format() : int8_format(kColumns);
 }
 
 std::string base_to_string(const RunConfig& run) {

@@ -12,12 +12,14 @@
 #include <simde/x86/avx512/dpbf16.h>
 #include <simde/x86/avx512/extract.h>
 #include <simde/x86/avx512/fmadd.h>
+#include <simde/x86/avx512/insert.h>
 #include <simde/x86/avx512/loadu.h>
 #include <simde/x86/avx512/max.h>
 #include <simde/x86/avx512/min.h>
 #include <simde/x86/avx512/mov.h>
 #include <simde/x86/avx512/mul.h>
 #include <simde/x86/avx512/or.h>
+#include <simde/x86/avx512/permutexvar.h>
 #include <simde/x86/avx512/set1.h>
 #include <simde/x86/avx512/setzero.h>
 #include <simde/x86/avx512/shuffle.h>
@@ -120,8 +122,9 @@ inline __m512 gather(__m512i at, const float* table) {
   return x;
 }
 
+template <class Byte>
 inline __m512i words_of_bytes(__m128i x) {
-  std::int8_t bytes[16];
+  Byte bytes[16];
   std::memcpy(bytes, &x, sizeof bytes);
   std::int32_t words[16];
   for (int i = 0; i < 16; ++i) words[i] = bytes[i];
@@ -215,6 +218,7 @@ inline void dot_tiles(int c, int a, int b) {
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi8_epi32
+#undef _mm512_cvtepu8_epi32
 #undef _mm512_cvtne2ps_pbh
 #undef _mm512_cvtneps_pbh
 #undef _mm512_dpbf16_ps
@@ -230,7 +234,8 @@ inline void dot_tiles(int c, int a, int b) {
 #undef _mm512_stream_si512
 #define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
 #define _mm512_cvtepi32_ps(x) anabatic::emulated::floats_of_words(x)
-#define _mm512_cvtepi8_epi32(x) anabatic::emulated::words_of_bytes(x)
+#define _mm512_cvtepi8_epi32(x) anabatic::emulated::words_of_bytes<std::int8_t>(x)
+#define _mm512_cvtepu8_epi32(x) anabatic::emulated::words_of_bytes<std::uint8_t>(x)
 #define _mm512_cvtne2ps_pbh(high, low) anabatic::emulated::two_to_bf16(high, low)
 #define _mm512_cvtneps_pbh(x) anabatic::emulated::one_to_bf16(x)
 #define _mm512_dpbf16_ps(sum, a, b) anabatic::emulated::dot_pairs(sum, a, b)

@@ -55,6 +55,21 @@ TEST(TensorType, LayoutsArePartOfTheType) {
   EXPECT_NE(parse_tensor_type("f32[4]@packed"), parse_tensor_type("f32[4]"));
 }
 
+TEST(TensorType, OfMxfp4HasTwoElementsAByte) {
+  const TensorType type = parse_tensor_type("e2m1_e8m0_1x32[3,7,320]");
+  EXPECT_EQ(to_string(type), "e2m1_e8m0_1x32[3,7,320]");
+  EXPECT_EQ(type, quantized(tensor_type(DType::kBFloat16, {3, 7, 320}), mxfp4_format()));
+  EXPECT_EQ(type.num_elements(), 6720);
+  EXPECT_EQ(to_string(elements_type(type)), "u8[3,7,160]");
+  EXPECT_EQ(to_string(scales_type(type)), "u8[3,7,10]");
+  EXPECT_EQ(scales_offset(type), 3392);  // 3,360 bytes, to 64
+  EXPECT_EQ(type.num_bytes(), 3392 + 210);
+  EXPECT_EQ(type.value_dtype(), DType::kBFloat16);
+  EXPECT_THROW(parse_tensor_type("e2m1_e8m0_1x32[7,48]"), InvalidArgument);
+  for (const char* text : {"e2m1_bf16_1x32", "e2m1_e8m0_1x16", "i8_e8m0_1x32", "i8_u8_1x32"})
+    EXPECT_EQ(block_format_from_string(text), std::nullopt) << text;
+}
+
 TEST(TensorType, OfABlockFormatHoldsElementsAndScales) {
   const TensorType type = parse_tensor_type("i8_bf16_1x128[7,300]");
   EXPECT_EQ(to_string(type), "i8_bf16_1x128[7,300]");
