@@ -278,14 +278,15 @@ struct Trainer::Impl {
 
   bool has_steps() const { return !start.checkpoint || start.step < run.train.steps; }
 
+  // A run that was complete validates once more.
+  bool reads_reference() const { return has_reference(run) && (has_steps() || validation); }
+
   // Whether the reference is the model as the run found it, without its adapter.
-  bool compares_with_start() const {
-    return has_reference(run) && run.dpo.reference == "base" && has_steps();
-  }
+  bool compares_with_start() const { return reads_reference() && run.dpo.reference == "base"; }
 
   // Before the run's own states take memory.
   void take_other_reference() {
-    if (!has_reference(run) || run.dpo.reference == "base" || !has_steps()) return;
+    if (!reads_reference() || run.dpo.reference == "base") return;
     OtherModel other(run, session.config());
     other_weights = fmt::format("reference {}, ", other.weights());
     take_reference(other.reference());
@@ -301,6 +302,7 @@ struct Trainer::Impl {
           num_computed, seconds);
     else
       say("reference: the log-probabilities next to the data are of the same weights and settings");
+    if (!has_steps()) return;
     io::LoaderOptions options = loader_options(run, ranks.own());
     options.prefetch = false;
     io::Loader first(dataset, options);

@@ -271,6 +271,9 @@ TEST(Dpo, LearnsWhatIsPreferred) {
     EXPECT_EQ(result.after->preference->pairs, 50);
     EXPECT_GE(result.after->preference->accuracy, 0.9);
     EXPECT_LT(result.after->loss, 0.5 * result.before->loss);
+    const TrainResult again = Trainer(run).train();  // complete: it validates alone
+    ASSERT_TRUE(again.after);
+    EXPECT_EQ(again.after->loss, result.after->loss);
   }
 }
 

@@ -63,9 +63,10 @@ void Dataset::pack_best_fit() {
   rows_ = choose_rows(files_, options_.rows, row_counts_);
   ANABATIC_REQUIRE(!rows_.empty(),
                    "[data] expected a row with a trained token, got {} rows in {} files: {} were "
-                   "too long, {} have no trained token",
+                   "too long, {} have no trained token among those that fit, which are {} "
+                   "(data.max_length, data.sequence_length)",
                    row_counts_.rows, files_.size(), row_counts_.dropped_for_length,
-                   row_counts_.dropped_untrained);
+                   row_counts_.dropped_untrained, options_.rows.max_length);
   sample_begins_ = pack_rows(rows_, length, options_.seed, options_.rows.group());
   num_samples_ = std::ssize(sample_begins_) - 1;
 }

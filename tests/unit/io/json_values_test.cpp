@@ -76,7 +76,9 @@ TEST(TextOfRecord, SaysWhichFieldsThereAre) {
   EXPECT_EQ(text_of_record("{\"text\": \"a\\n\"}", "text"), "a\n");
   EXPECT_THAT(error_of([] { text_of_record("{\"messages\": [], \"id\": 1}", "text"); }),
               HasSubstr("expected the field \"text\", which is missing; the object has \"id\", "
-                        "\"messages\""));
+                        "\"messages\"; train.objective: sft"));
+  EXPECT_THAT(error_of([] { text_of_record("{\"chosen\": \"a\"}", "text"); }),
+              HasSubstr("train.objective: dpo"));
   EXPECT_THAT(error_of([] { text_of_record("[{\"text\": \"a\"}]", "text"); }),
               HasSubstr("data.format: json"));
 }
