@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that train an adapter over weights in int8.
+// Runs that train an adapter over weights in int8 or MXFP4.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
 
 #include "anabatic/error.h"
+#include "io/block_types.h"
 #include "kernels/ref/access.h"
 #include "support/error_message.h"
 #include "support/random_data.h"
@@ -34,6 +36,20 @@ RunConfig int8_run(const fs::path& folder) {
   run.lora.targets = {"attention", "experts"};
   run.lora.rank = 4;
   run.lora.base = "int8";
+  return run;
+}
+
+// Experts of gpt_oss, with rows of two and of three blocks.
+RunConfig mxfp4_run(const fs::path& folder, const std::string& extra = "") {
+  RunConfig run = anabatic::testing::tiny_run(
+      folder, anabatic::testing::kTinySinks +
+                  R"(, "hidden_size": 96, "intermediate_size": 64, "num_attention_heads": 4,
+                     "num_key_value_heads": 2)" +
+                  extra);
+  run.train.precision = "bf16";
+  run.lora.targets = {"attention", "experts"};
+  run.lora.rank = 4;
+  run.lora.base = "mxfp4";
   return run;
 }
 
@@ -84,23 +100,57 @@ TEST(LoraBase, QuantizesRowsInPartsAsTheOpDoes) {
 }
 
 // The same products in the same order: only the places of dequantised weights differ.
-TEST(LoraBase, TrainsWithTheBitsOfDequantizedWeights) {
-  const TemporaryDirectory folder, other;
-  RunConfig in_int8 = int8_run(folder.path()), plain = int8_run(other.path());
+void expect_bits_of_dequantized(RunConfig quantized, RunConfig plain, std::size_t num_states) {
   plain.lora.base = "auto";
-  for (RunConfig* run : {&in_int8, &plain})
+  for (RunConfig* run : {&quantized, &plain})
     run->compiler.disable_passes.insert(run->compiler.disable_passes.end(),
                                         {"fuse_qkv", "fuse_gate_up"});
-  Trainer of_int8(in_int8), of_plain(plain);
-  const std::vector<Name> names = quantized_states(of_int8.session().store());
-  EXPECT_EQ(names.size(), 2 * (4 + 3));
+  Trainer of_quantized(quantized), of_plain(plain);
+  const std::vector<Name> names = quantized_states(of_quantized.session().store());
+  EXPECT_EQ(names.size(), num_states);
   StateCursor cursor(of_plain.session().store());
   for (const Name name : names)
-    cursor.write(name, 0, dequantized(of_int8.session().store().find(name)));
+    cursor.write(name, 0, dequantized(of_quantized.session().store().find(name)));
   cursor.flush();
   of_plain.session().refresh_derived();
-  EXPECT_TRUE(checkpoint_bytes(of_int8.train().checkpoint) ==
+  EXPECT_TRUE(checkpoint_bytes(of_quantized.train().checkpoint) ==
               checkpoint_bytes(of_plain.train().checkpoint));
+}
+
+TEST(LoraBase, TrainsWithTheBitsOfDequantizedWeights) {
+  const TemporaryDirectory folder, other;
+  expect_bits_of_dequantized(int8_run(folder.path()), int8_run(other.path()), 2 * (4 + 3));
+}
+
+TEST(LoraBase, InMxfp4TrainsWithTheBitsOfDequantizedExperts) {
+  for (const std::int64_t threads : {1, 2})
+    for (const bool recomputes : {false, true}) {
+      const TemporaryDirectory folder, other;
+      RunConfig run = mxfp4_run(folder.path()), plain = mxfp4_run(other.path());
+      for (RunConfig* one : {&run, &plain}) {
+        one->device.threads = threads;
+        if (recomputes) one->memory.recompute = {"experts"};
+      }
+      expect_bits_of_dequantized(run, plain, 2 * 3);
+    }
+}
+
+// Codes that the encoder would not choose: a zero with a sign, and scales above need.
+TEST(LoraBase, CopiesBlocksOfMxfp4) {
+  const TensorType type = quantized(tensor_type(DType::kBFloat16, {2, 64}), mxfp4_format());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(type.num_bytes())), pairs(32), scales(2);
+  const TensorView state{bytes.data(), &type};
+  for (const int scale : {0, 1, 63, 64, 127, 200, 252}) {
+    for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i] = static_cast<std::byte>(i * 37 + 8);
+    std::ranges::fill(scales, static_cast<std::byte>(scale));
+    std::vector<float> wanted(64);
+    io::dequantise_mxfp4_pairs(pairs, scales, wanted);
+    copy_mxfp4(state, 64, pairs, scales);
+    const std::vector<float> got = dequantized(state);
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(got[64 + i]), std::bit_cast<std::uint32_t>(wanted[i]))
+          << scale << " " << i;
+  }
 }
 
 TEST(LoraBase, LearnsResumesAndLeavesTheWeightsAlone) {
@@ -155,6 +205,10 @@ TEST(LoraBase, IsRefusedWhereItMeansNothing) {
   EXPECT_THAT(problems_of(run),
               ::testing::ElementsAre(HasSubstr(
                   "lora.base: expected auto without lora.targets or lora.from, got int8")));
+  const TemporaryDirectory narrow;
+  EXPECT_THAT(failure(mxfp4_run(narrow.path(), R"(, "intermediate_size": 48)")),
+              HasSubstr("lora.base: mxfp4 has rows of a multiple of 32 elements, got 48 in "
+                        "layers.0.experts.down.weight"));
 }
 
 }  // namespace
