@@ -37,6 +37,7 @@ std::vector<std::string> instruction_sets() {
                       __builtin_cpu_supports("avx512vl");
   if (avx2) found.emplace_back("avx2");
   if (avx512) found.emplace_back("avx512f");
+  if (avx512 && __builtin_cpu_supports("avx512vnni")) found.emplace_back("avx512_vnni");
   if (avx512 && __builtin_cpu_supports("avx512bf16")) found.emplace_back("avx512_bf16");
   if (!found.empty() && found.back() == "avx512_bf16" && may_use_amx())
     found.emplace_back("amx_bf16");

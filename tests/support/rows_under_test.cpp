@@ -16,6 +16,7 @@ std::vector<std::string> instruction_sets() {
   if (__builtin_cpu_supports("avx512bw")) sets.push_back("avx512bw");
   if (__builtin_cpu_supports("avx512dq")) sets.push_back("avx512dq");
   if (__builtin_cpu_supports("avx512vl")) sets.push_back("avx512vl");
+  if (__builtin_cpu_supports("avx512vnni")) sets.push_back("avx512_vnni");
   if (__builtin_cpu_supports("avx512bf16")) sets.push_back("avx512_bf16");
   if (device::may_use_amx()) sets.push_back("amx_bf16");
 #endif

@@ -88,7 +88,61 @@ Errors rms_norm_input_gradient(const OpCall& call, const Errors& errors) {
   return {result};
 }
 
+constexpr std::int64_t kInt8BlockDepth = 128;
+
+// What a block of a line brings to the bound.
+struct BlockSizes {
+  double error = 0;      // of an element
+  double magnitude = 0;  // the largest element
+};
+
+std::vector<BlockSizes> block_sizes(const Int8Operand& x) {
+  const std::int64_t blocks = (x.depth + kInt8BlockDepth - 1) / kInt8BlockDepth;
+  std::vector<BlockSizes> sizes(static_cast<std::size_t>(x.lines * blocks));
+  for (std::int64_t line = 0; line < x.lines; ++line)
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      BlockSizes& block = sizes[static_cast<std::size_t>(line * blocks + b)];
+      const std::int64_t first = line / x.tile_lines * x.tile_lines;
+      for (std::int64_t i = first; i < std::min(x.lines, first + x.tile_lines); ++i)
+        for (std::int64_t k = b * kInt8BlockDepth; k < std::min(x.depth, (b + 1) * kInt8BlockDepth);
+             ++k)
+          block.magnitude =
+              std::max(block.magnitude,
+                       std::abs(double{x.values[static_cast<std::size_t>(i * x.depth + k)]}));
+      const double scale = to_float(to_bfloat16_up(static_cast<float>(block.magnitude / 127)));
+      const bool has_second =
+          !x.falls_back.empty() && x.falls_back[static_cast<std::size_t>(line * blocks + b)];
+      block.error =
+          scale * ((has_second ? 1.0 / 508 : 0.5) + 0x1p-15) + 0x1p-100;  // below which all is zero
+    }
+  return sizes;
+}
+
 }  // namespace
+
+std::vector<double> int8_product_tolerances(const Int8Operand& a, const Int8Operand& b, DType dtype,
+                                            double before) {
+  const std::vector<BlockSizes> left = block_sizes(a), right = block_sizes(b);
+  const std::int64_t blocks = (a.depth + kInt8BlockDepth - 1) / kInt8BlockDepth;
+  std::vector<double> result;
+  for (std::int64_t i = 0; i < a.lines; ++i)
+    for (std::int64_t j = 0; j < b.lines; ++j) {
+      double error = 0, magnitude = std::abs(before), sum = before;
+      for (std::int64_t k = 0; k < a.depth; ++k) {
+        const BlockSizes &of_a = left[static_cast<std::size_t>(i * blocks + k / kInt8BlockDepth)],
+                         &of_b = right[static_cast<std::size_t>(j * blocks + k / kInt8BlockDepth)];
+        const double x = a.values[static_cast<std::size_t>(i * a.depth + k)],
+                     y = b.values[static_cast<std::size_t>(j * b.depth + k)];
+        error += of_a.error * std::abs(y) + of_b.error * std::abs(x) + of_a.error * of_b.error;
+        magnitude += (std::abs(x) + of_a.error) * (std::abs(y) + of_b.error);
+        sum += x * y;
+      }
+      error += gamma(2.0 * static_cast<double>(blocks), DType::kFloat32) * magnitude;
+      if (dtype != DType::kFloat32) error += unit_roundoff(dtype) * (std::abs(sum) + error);
+      result.push_back(kSlack * error);
+    }
+  return result;
+}
 
 double quantization_tolerance(double largest, DType dtype) {
   const double f32 = largest * (1.0 / 252 + 8 * unit_roundoff(DType::kFloat32)) + 0x1p-100;

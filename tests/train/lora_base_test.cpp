@@ -135,7 +135,7 @@ TEST(LoraBase, InMxfp4TrainsWithTheBitsOfDequantizedExperts) {
     }
 }
 
-// Codes that the encoder would not choose: a zero with a sign, and scales above need.
+// Elements that the encoder would not choose: a zero with a sign, and scales above need.
 TEST(LoraBase, CopiesBlocksOfMxfp4) {
   const TensorType type = quantized(tensor_type(DType::kBFloat16, {2, 64}), mxfp4_format());
   std::vector<std::byte> bytes(static_cast<std::size_t>(type.num_bytes())), pairs(32), scales(2);

@@ -147,20 +147,24 @@ ANABATIC_INLINE void store_two_pairs(std::int8_t* p, const T* x, float inverse) 
 }
 
 template <class T>
-ANABATIC_INLINE BFloat16 quantize_block(const T* x, std::int64_t count, std::int8_t* codes) {
-  const BlockScale block = scale_of(largest_of(x, count));
-  if (!block.is_finite) {
-    std::memset(codes, 0, static_cast<std::size_t>(count));
-    return block.scale;
-  }
+ANABATIC_INLINE void store_block_codes(const T* x, std::int64_t count, std::int8_t* codes,
+                                       float inverse) {
   const std::int64_t whole = count / kPair * kPair, twice = count / (2 * kPair) * (2 * kPair);
-  for (std::int64_t i = 0; i < twice; i += 2 * kPair)
-    store_two_pairs(codes + i, x + i, block.inverse);
-  if (twice < whole) store_codes(codes + twice, x, load_pair(x + twice), block.inverse);
+  for (std::int64_t i = 0; i < twice; i += 2 * kPair) store_two_pairs(codes + i, x + i, inverse);
+  if (twice < whole) store_codes(codes + twice, x, load_pair(x + twice), inverse);
   for_lanes(whole, count, [&](std::int64_t i, int n) {
-    const Words words = codes_of(load(x + i, n), block.inverse);
+    const Words words = codes_of(load(x + i, n), inverse);
     for (int k = 0; k < n; ++k) codes[i + k] = static_cast<std::int8_t>(words[k]);
   });
+}
+
+template <class T>
+ANABATIC_INLINE BFloat16 quantize_block(const T* x, std::int64_t count, std::int8_t* codes) {
+  const BlockScale block = scale_of(largest_of(x, count));
+  if (block.is_finite)
+    store_block_codes(x, count, codes, block.inverse);
+  else
+    std::memset(codes, 0, static_cast<std::size_t>(count));
   return block.scale;
 }
 

@@ -29,6 +29,7 @@
 #include <simde/x86/avx512/storeu.h>
 #include <simde/x86/avx512/unpackhi.h>
 #include <simde/x86/avx512/unpacklo.h>
+#include <simde/x86/avx512/xor.h>
 
 #include <cmath>
 #include <cstdint>
@@ -68,6 +69,26 @@ inline __m256i low_halves(__m512i x) {
   __builtin_memcpy(words, &x, sizeof words);
   for (int i = 0; i < 16; ++i) halves[i] = static_cast<std::uint16_t>(words[i]);
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
+}
+
+// Unsigned bytes of a by signed bytes of b, four a word.
+inline __m512i dot_bytes(__m512i sum, __m512i a, __m512i b) {
+  std::uint8_t left[64];
+  std::int8_t right[64];
+  std::int32_t words[16];
+  std::memcpy(left, &a, sizeof left);
+  std::memcpy(right, &b, sizeof right);
+  std::memcpy(words, &sum, sizeof words);
+  for (int i = 0; i < 64; ++i) words[i / 4] += std::int32_t{left[i]} * right[i];
+  return simde_mm512_loadu_si512(words);
+}
+
+inline __m512i words_of_halves(__m256i x) {
+  std::uint16_t halves[16];
+  std::memcpy(halves, &x, sizeof halves);
+  std::uint32_t words[16];
+  for (int i = 0; i < 16; ++i) words[i] = halves[i];
+  return simde_mm512_loadu_si512(words);
 }
 
 // To even; denormals become zero, NaN stays NaN.
@@ -218,10 +239,12 @@ inline void dot_tiles(int c, int a, int b) {
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi8_epi32
+#undef _mm512_cvtepu16_epi32
 #undef _mm512_cvtepu8_epi32
 #undef _mm512_cvtne2ps_pbh
 #undef _mm512_cvtneps_pbh
 #undef _mm512_dpbf16_ps
+#undef _mm512_dpbusd_epi32
 #undef _mm512_i32gather_ps
 #undef _mm512_load_ps
 #undef _mm512_load_si512
@@ -235,10 +258,12 @@ inline void dot_tiles(int c, int a, int b) {
 #define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
 #define _mm512_cvtepi32_ps(x) anabatic::emulated::floats_of_words(x)
 #define _mm512_cvtepi8_epi32(x) anabatic::emulated::words_of_bytes<std::int8_t>(x)
+#define _mm512_cvtepu16_epi32(x) anabatic::emulated::words_of_halves(x)
 #define _mm512_cvtepu8_epi32(x) anabatic::emulated::words_of_bytes<std::uint8_t>(x)
 #define _mm512_cvtne2ps_pbh(high, low) anabatic::emulated::two_to_bf16(high, low)
 #define _mm512_cvtneps_pbh(x) anabatic::emulated::one_to_bf16(x)
 #define _mm512_dpbf16_ps(sum, a, b) anabatic::emulated::dot_pairs(sum, a, b)
+#define _mm512_dpbusd_epi32(sum, a, b) anabatic::emulated::dot_bytes(sum, a, b)
 #define _mm512_i32gather_ps(at, table, scale) anabatic::emulated::gather(at, table)
 #define _mm512_load_ps(p) simde_mm512_loadu_ps(anabatic::emulated::aligned(p))
 #define _mm512_load_si512(p) simde_mm512_loadu_si512(anabatic::emulated::aligned(p))

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/int8/products.h"
 #include "support/rows_under_test.h"
 
 namespace anabatic::testing {
@@ -21,12 +22,13 @@ TEST(EmulatedRows, HaveTheirEngines) {
   EXPECT_NE(kernels::cpu::gemm_avx512(), nullptr);
   EXPECT_NE(kernels::cpu::gemm_avx512_bf16(), nullptr);
   EXPECT_NE(kernels::cpu::gemm_amx_bf16(), nullptr);
+  EXPECT_NE(kernels::cpu::int8_avx512_vnni(), nullptr);
 }
 
 }  // namespace
 
 std::vector<std::string> instruction_sets() {
-  return {"amx_bf16", "avx512_bf16", "avx512bw", "avx512dq", "avx512f", "avx512vl"};
+  return {"amx_bf16", "avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq", "avx512f", "avx512vl"};
 }
 
 bool is_under_test(std::string_view row) {

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/int8/products.h"
+
+#if defined(__AVX512VNNI__)
+#include "kernels/cpu/int8/area.h"
+#include "kernels/cpu/words_avx512.h"
+
+namespace anabatic::kernels::cpu {
+namespace {
+
+// VPDPBUSD multiplies unsigned by signed bytes. So A's codes gain 128 as they are read, and the
+// sums of a block start from B's compensation.
+struct Int8Vnni {
+  // 12 sums in f32 and 12 of integers stay in registers, with 3 of B.
+  static constexpr Int kRows = 4, kPanels = 3;
+
+  // g++ 12 copies the sums of the intrinsic through the stack, which halves the speed. Where tests
+  // emulate the instruction, its name is a macro.
+  static inline __attribute__((always_inline)) __m512i dot(__m512i sum, __m512i a, __m512i b) {
+#if defined(_mm512_dpbusd_epi32)
+    return _mm512_dpbusd_epi32(sum, a, b);
+#else
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+#endif
+  }
+  static inline __attribute__((always_inline)) __m512 widen16(const BFloat16* from) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
+  }
+
+  // R rows by V panels.
+  template <int R, int V>
+  static __attribute__((noinline)) void run(const Int8Tile& in) {
+    __m512 chain[R][V];
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i)
+#pragma GCC unroll 3
+      for (int v = 0; v < V; ++v)
+        chain[i][v] = in.from != nullptr
+                          ? _mm512_loadu_ps(in.from + i * in.from_stride + v * kInt8Panel)
+                          : _mm512_setzero_ps();
+    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80808080u));
+    const std::int8_t *a = in.a, *b = in.b, *ahead = in.ahead;
+    Int k = 0;
+    for (Int left = in.units; left > 0; left -= kBlockUnits, ++k) {
+      for (Int n = 0; n < in.ahead_lines; ++n, ahead += 64) __builtin_prefetch(ahead, 0, 2);
+      bool is_second = false;
+      const std::int8_t *p = a, *q = b;
+      const std::int32_t* start = in.compensation;
+      for (;;) {
+        __m512i sums[R][V];
+#pragma GCC unroll 3
+        for (int v = 0; v < V; ++v) {
+          const __m512i value = _mm512_load_si512(start + k * kInt8Panel + v * in.scale_panel);
+#pragma GCC unroll 4
+          for (int i = 0; i < R; ++i) sums[i][v] = value;
+        }
+        const auto add_unit = [&]() __attribute__((always_inline)) {
+          __m512i right[V];
+#pragma GCC unroll 3
+          for (int v = 0; v < V; ++v) right[v] = _mm512_load_si512(q + v * in.b_panel);
+#pragma GCC unroll 4
+          for (int i = 0; i < R; ++i) {
+            std::int32_t word;
+            __builtin_memcpy(&word, p + i * in.a_row, sizeof word);
+            const __m512i codes = _mm512_xor_si512(_mm512_set1_epi32(word), sign);
+#pragma GCC unroll 3
+            for (int v = 0; v < V; ++v) sums[i][v] = dot(sums[i][v], codes, right[v]);
+          }
+          p += in.a_unit;
+          q += kInt8Panel * kInt8Unit;
+        };
+        Int u = smaller(kBlockUnits, left);
+        for (; u >= 4; u -= 4) {
+          add_unit();
+          add_unit();
+          add_unit();
+          add_unit();
+        }
+        for (; u > 0; --u) add_unit();
+        __m512 b_scales[V];
+#pragma GCC unroll 3
+        for (int v = 0; v < V; ++v)
+          b_scales[v] = widen16(in.b_scales + k * kInt8Panel + v * in.scale_panel);
+        if (!is_second) {
+#pragma GCC unroll 4
+          for (int i = 0; i < R; ++i) {
+            const __m512 scale =
+                _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
+#pragma GCC unroll 3
+            for (int v = 0; v < V; ++v)
+              chain[i][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i][v]),
+                                            _mm512_mul_ps(scale, b_scales[v]), chain[i][v]);
+          }
+          if (!falls_back<R, V>(in, k)) break;
+          is_second = true;
+          p = in.a_second != nullptr ? in.a_second + (a - in.a) : a;
+          q = in.b_second != nullptr ? in.b_second + (b - in.b) : b;
+          if (in.b_second != nullptr) start = in.second_compensation;
+          continue;
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < R; ++i) {
+          const __m512 scale =
+              _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
+#pragma GCC unroll 3
+          for (int v = 0; v < V; ++v)
+            chain[i][v] = _mm512_mask_mov_ps(
+                chain[i][v], columns_of(in, k, i, v),
+                _mm512_fmadd_ps(
+                    _mm512_cvtepi32_ps(sums[i][v]),
+                    _mm512_mul_ps(_mm512_mul_ps(scale, b_scales[v]), _mm512_set1_ps(kSecondScale)),
+                    chain[i][v]));
+        }
+        break;
+      }
+      a += kBlockUnits * in.a_unit;
+      b += kInt8Block * kInt8Panel;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i)
+#pragma GCC unroll 3
+      for (int v = 0; v < V; ++v) {
+        float* to = in.to + i * in.to_stride + v * kInt8Panel;
+        if (in.streams)
+          _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_castps_si512(chain[i][v]));
+        else
+          _mm512_storeu_ps(to, chain[i][v]);
+      }
+  }
+
+  template <int R, int V>
+  static bool falls_back(const Int8Tile& in, Int k) {
+    unsigned any = 0;
+    if (in.a_second != nullptr)
+      for (int i = 0; i < R; ++i) any |= in.a_falls_back[i * in.a_scale_row + k];
+    if (in.b_second != nullptr)
+      for (int v = 0; v < V; ++v) any |= in.b_falls_back[v * in.flag_panel + k];
+    return any != 0;
+  }
+  // Columns of panel v whose second codes are added to row i.
+  static __mmask16 columns_of(const Int8Tile& in, Int k, int i, int v) {
+    if (in.b_second != nullptr) return in.b_falls_back[v * in.flag_panel + k];
+    return in.a_falls_back[i * in.a_scale_row + k] != 0 ? 0xFFFF : 0;
+  }
+
+  static TileFunction tile(int rows, int panels) {
+    static constexpr TileFunction kTiles[4][3] = {{&run<1, 1>, &run<1, 2>, &run<1, 3>},
+                                                  {&run<2, 1>, &run<2, 2>, &run<2, 3>},
+                                                  {&run<3, 1>, &run<3, 2>, &run<3, 3>},
+                                                  {&run<4, 1>, &run<4, 2>, &run<4, 3>}};
+    return kTiles[rows - 1][panels - 1];
+  }
+  static void narrow(std::uint16_t* to, const float* from) { narrow_words(to, from); }
+  static void end_stream() { _mm_sfence(); }
+};
+
+constexpr Int8Engine kInt8Engine{.isa = "avx512_vnni", .compute = &Int8Compute<Int8Vnni>::compute};
+
+}  // namespace
+
+const Int8Engine* int8_avx512_vnni() { return &kInt8Engine; }
+
+}  // namespace anabatic::kernels::cpu
+
+#else
+
+namespace anabatic::kernels::cpu {
+const Int8Engine* int8_avx512_vnni() { return nullptr; }
+}  // namespace anabatic::kernels::cpu
+
+#endif

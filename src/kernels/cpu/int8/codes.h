@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns values into codes of int8 products, one variant an instruction set. All give equal bits:
+// those of op `quantize`, whose formula each block of a line has (codes_math.h).
+#pragma once
+#include "kernels/cpu/int8/products.h"
+
+namespace anabatic::kernels::cpu {
+
+// A row-major matrix in f32 or bf16.
+struct Int8Source {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kFloat32;
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t stride = 0;  // elements from row to row
+};
+
+struct Int8Coding {
+  const char* isa;  // its name in DeviceSpec::instruction_sets; null: runs everywhere
+  // Rows [first, last) of x as rows. With second codes where `to` has room for them.
+  void (*rows)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,
+               const Int8Lines& to);
+  // Panels [first, last) of sixteen columns of x, whose depth is the rows. Compensations and second
+  // codes where `to` has room for them.
+  void (*columns)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,
+                  const Int8Lines& to);
+  // Tiles of 128 x 128 of w [N, K] with a scale each, in rows [first, last) of tiles. One set of
+  // codes goes to two sets of panels: lines are rows in `forward`, columns in `transposed`. Either
+  // may be null.
+  void (*weights)(const Int8Source& w, std::int64_t first, std::int64_t last,
+                  const Int8Lines* forward, const Int8Lines* transposed);
+};
+
+namespace avx512 {
+const Int8Coding& int8_coding();
+}
+namespace avx2 {
+const Int8Coding& int8_coding();
+}
+namespace portable {
+const Int8Coding& int8_coding();
+}
+
+// The fastest one that `device` can run.
+const Int8Coding& int8_coding(const spec::DeviceSpec& device);
+
+}  // namespace anabatic::kernels::cpu
