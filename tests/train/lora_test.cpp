@@ -281,7 +281,9 @@ TEST(Lora, WhatIsNotThereYetIsRefused) {
   EXPECT_THAT(problems([](RunConfig& run) { run.parallel.local_ranks = 2; }),
               HasSubstr("parallel.local_ranks: expected 1: ranks do not share adapters yet"));
   EXPECT_THAT(problems([](RunConfig& run) { run.train.router_bias_update_rate = 0.1; }),
-              HasSubstr("train.router_bias_update_rate"));
+              HasSubstr("train.router_bias_update_rate: expected auto or 0: the rule changes "
+                        "biases of the frozen routers, which PEFT's files of an adapter do not "
+                        "carry, with lora, got 0.1"));
   EXPECT_THAT(problems([](RunConfig& run) { run.train.mtp_loss_coef = 0.1; }),
               HasSubstr("train.mtp_loss_coef"));
   EXPECT_THAT(problems([](RunConfig& run) { run.memory.parameters = "disk"; }),

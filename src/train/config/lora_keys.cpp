@@ -75,7 +75,8 @@ void add_lora_problems(const RunConfig& config, std::vector<std::string>& proble
          "auto or 0: layers of multi-token prediction have no adapters yet",
          config.train.mtp_loss_coef);
   expect(config.train.router_bias_update_rate <= 0, "train.router_bias_update_rate",
-         "auto or 0: files of adapters hold no biases of routers",
+         "auto or 0: the rule changes biases of the frozen routers, which PEFT's files of an "
+         "adapter do not carry,",
          config.train.router_bias_update_rate);
   expect(config.lora.base == "auto" || uses_bf16(config), "lora.base",
          "auto where train.precision is fp32", config.lora.base);
