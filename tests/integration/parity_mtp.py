@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multi-token prediction: the objective and every gradient of `anabatic gradients` against transformers' MtpModel, in both
-spellings and in bf16; what `convert` keeps; what `gradients` computes without it.
+spellings and in bf16; the same of an adapter of PEFT's; what `convert` keeps; what `gradients` computes without it.
 
 usage: parity_mtp.py BINARY [MODEL ...]      names of tests/support/random_mtp.py; none: all
 """
@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support
 import random_models as models
 import random_mtp
 import tolerance
+from parity_lora import make_adapter
 from parity_models import Report, check_total, compare, measured_bounds, tensor_names
 
 COEF, ROWS, LENGTH = 0.7, 3, 16
@@ -78,6 +79,7 @@ def check(binary, folder, name, report):
         shares["bf16"] = compare(report, f"{name} bf16", rounded, reference[:3], names, of_bf16)
         check_total(f"{name} bf16", rounded, reference, peer, names, report)
     check_without(binary, folder / name, tokens, reference[3], bounds, report)
+    check_adapter(binary, folder, name, report)
     check_convert(binary, folder, name, report)
     print(f"{name}: loss {reference[3]:.3f}, of layers {reference[4]:.3f}; shares of the bounds:", shares, flush=True)
 
@@ -87,6 +89,31 @@ def check_without(binary, directory, tokens, loss, bounds, report):
     plain = run_gradients(binary, directory, tokens, "fp32")
     report.bounded(f"{directory.name} without", plain["loss"], loss, bounds["logits"])
     report.require(not any("eh_proj" in n for n in plain), f"{directory.name}: gradients of layers that are left out")
+
+
+def check_adapter(binary, folder, name, report):
+    """The layers stay as they are; the gradient of their loss reaches the adapter below."""
+    model, mtp = random_mtp.build(name)
+    source, adapter = folder / name, folder / f"{name}.adapter"
+    adapted = make_adapter(model)  # its modules take the place of the model's own
+    adapted.save_pretrained(adapter)
+    depth, hidden = model.config.num_hidden_layers + mtp.num_mtp_layers, model.config.hidden_size
+    # The margin of fp32 alone, whose rounding moves scores far less than that of bf16.
+    margin = tolerance.routing_margin(depth, hidden) / 100
+    more_margins = functools.partial(random_mtp.margins, model, mtp)
+    input_ids, labels = models.make_tokens(adapted, ROWS, LENGTH, margin=margin, more_margins=more_margins)
+    tokens = folder / f"{name}.adapter_tokens"
+    save_file({"input_ids": input_ids, "labels": labels}, tokens)
+    ours = run_gradients(binary, source, tokens, "fp32", "--train.mtp_loss_coef", COEF, "--adapter", adapter)
+    loss, of_layers = random_mtp.losses(model, mtp, input_ids, labels)
+    (loss + COEF * of_layers).backward()
+    bounds = tolerance.parity_bounds(depth, hidden, torch.float32)
+    report.bounded(f"{name} adapter: objective", ours["loss"], (loss + COEF * of_layers).detach(), bounds["logits"])
+    want = {f"grad.{n.replace('.default', '')}": p.grad for n, p in adapted.named_parameters() if p.requires_grad}
+    found = {n for n in ours if n.startswith("grad.")}
+    report.require(found == want.keys(), f"{name} adapter: gradients of {sorted(found ^ want.keys())[:6]}")
+    for key in found & want.keys():
+        report.bounded(f"{name} adapter: {key}", ours[key], want[key], bounds["gradient"])
 
 
 def check_convert(binary, folder, name, report):

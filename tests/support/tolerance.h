@@ -59,18 +59,18 @@ double quantization_tolerance(double largest, DType dtype);
 std::vector<std::vector<double>> gradient_tolerances(
     const OpCall& call, const std::vector<std::vector<double>>& errors);
 
-// An operand of an int8 product: values [lines, depth] as they were before they became codes, a
-// scale for each block of 128 along the depth, shared by tile_lines lines. falls_back
-// [lines, blocks]: whether the block has second codes; empty: none has.
+// An operand of an int8 product: values [lines, depth] as they were before they became int8 values,
+// a scale for each block of 128 along the depth, shared by tile_lines lines. falls_back [lines,
+// blocks]: whether the block has second values; empty: none has.
 struct Int8Operand {
   const std::vector<float>& values;
   std::int64_t lines = 0, depth = 0, tile_lines = 1;
   std::vector<bool> falls_back{};
 };
-// Of a · bᵀ, element by element, from the exact product of the values, added to `before`. With s a
-// block's scale and e = s (1/2 + 2^-15) the most that a code is off (s / 508 in place of s / 2 with
-// second codes): Σ over blocks of e_a |b|₁ + e_b |a|₁ + n e_a e_b, plus γ of two roundings a block
-// of the sums that codes stand for, and the rounding to `dtype`.
+// Bounds of a · bᵀ, element by element, from the exact product of the values, added to `before`.
+// With s a block's scale and e = s (1/2 + 2^-15) the most that a code is off (s / 508 in place of s
+// / 2 with second values): Σ over blocks of e_a |b|₁ + e_b |a|₁ + n e_a e_b, plus γ of two
+// roundings a block of the sums that int8 values stand for, and the rounding to `dtype`.
 std::vector<double> int8_product_tolerances(const Int8Operand& a, const Int8Operand& b, DType dtype,
                                             double before = 0);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes and products of every instruction set against the definition, bit by bit; the definition
-// against exact products, within the bound; and faults that the bound must find.
+// Int8 values and products of every instruction set against the definition, bit by bit; the
+// definition against exact products, within the bound; and faults that the bound must find.
 #include "kernels/ref/int8_products.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "base/philox.h"
 #include "device/denormals.h"
 #include "device/thread_team.h"
-#include "kernels/cpu/int8/codes.h"
+#include "kernels/cpu/int8/coding.h"
 #include "support/rows_under_test.h"
 #include "support/tolerance.h"
 
@@ -30,7 +30,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::size_t at(Int i) { return static_cast<std::size_t>(i); }
 
-// Memory of one alignment, with 64 bytes behind it.
+// Memory of one alignment, with 64 bytes after it.
 template <class T>
 struct Aligned {
   std::vector<T> storage;
@@ -257,7 +257,7 @@ TEST(Int8Products, OfRowsByWeightsHaveTheBitsOfTheDefinition) {
         }
 }
 
-// dw [columns, rows] of dy and x, whose depth are tokens. x has second codes.
+// dw [columns, rows] of dy and x, whose depth are tokens. x has second values.
 TEST(Int8Products, OfTokensHaveTheBitsOfTheDefinitionAndGoOnFromTheBuffer) {
   const device::DenormalsAreZero mode;
   for (const Sizes& n : kSizes)
@@ -314,7 +314,7 @@ TEST(Int8Products, AreNanWhereABlockIsNotFiniteAndNowhereElse) {
   }
 }
 
-// Whole numbers up to 127 whose blocks have scale 1 are their own codes.
+// Whole numbers up to 127 whose blocks have scale 1 are their own int8 values.
 TEST(Int8Products, OfWholeNumbersAreExact) {
   const Int lines = 6, depth = 300;
   std::vector<float> x(at(lines * depth)), w(at(lines * depth));
@@ -374,7 +374,7 @@ TEST(Int8Products, StayWithinTheBoundAndFaultsDoNot) {
     EXPECT_GT(beyond(fault, b), 0) << fallback;
     if (fallback == kNoFallback) continue;
     ASSERT_TRUE(a.falls_back[0]);
-    // The second codes twice.
+    // The second values twice.
     std::vector<float> twice = product_of(a, b);
     CodedLines only_second = a;
     std::fill(only_second.codes.begin(), only_second.codes.end(), std::int8_t{0});

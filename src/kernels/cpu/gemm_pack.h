@@ -222,7 +222,7 @@ class QuantizedLines {
 
 // Elements in int8, with scales in bf16.
 template <class Isa>
-struct Int8Lines : QuantizedLines {
+struct LinesInInt8 : QuantizedLines {
   using QuantizedLines::QuantizedLines;
 
   const void* place(Int i, Int at) const { return this->template bytes<std::int8_t>(i, at); }
@@ -246,7 +246,7 @@ struct Int8Lines : QuantizedLines {
 
 // Elements of MXFP4. Sixteen from a multiple of 16 on share a scale.
 template <class Isa>
-struct Float4Lines : QuantizedLines {
+struct LinesInFloat4 : QuantizedLines {
   using QuantizedLines::QuantizedLines;
 
   static constexpr Int kBlock = 32, kSixteen = 16;
@@ -303,11 +303,11 @@ struct PackB {
   // Columns [j0, j0 + columns) and [k0, k0 + depth) of B as panels of `units` units each.
   static void run(std::byte* panels, const Matrix& b, Int j0, Int columns, Int k0, Int depth) {
     if (b.scale_columns > 0 && b.map == ElementMap::kFloat4)
-      Dequantized<Float4Lines<Isa>>(b).run(reinterpret_cast<std::uint32_t*>(panels), j0, columns,
-                                           k0, depth);
+      Dequantized<LinesInFloat4<Isa>>(b).run(reinterpret_cast<std::uint32_t*>(panels), j0, columns,
+                                             k0, depth);
     else if (b.scale_columns > 0)
-      Dequantized<Int8Lines<Isa>>(b).run(reinterpret_cast<std::uint32_t*>(panels), j0, columns, k0,
-                                         depth);
+      Dequantized<LinesInInt8<Isa>>(b).run(reinterpret_cast<std::uint32_t*>(panels), j0, columns,
+                                           k0, depth);
     else if (b.dtype == DType::kFloat32)
       run_typed(reinterpret_cast<float*>(panels), reinterpret_cast<const float*>(b.data), b, j0,
                 columns, k0, depth);

@@ -9,7 +9,7 @@ set(cpu_vector_sources
     embedding.cpp
     gate_rows.cpp
     head/head_stage.cpp
-    int8/codes.cpp
+    int8/coding.cpp
     join_heads.cpp
     loss.cpp
     moe.cpp

@@ -17,13 +17,13 @@ struct CodedLines {
   std::int64_t blocks() const { return (depth + 127) / 128; }
 };
 
-// x [lines, depth], a scale for each block of a line. A block of n codes falls back to second codes
-// if n · max|code| > fallback · Σ|code|.
+// x [lines, depth], a scale for each block of a line. A block of n int8 values falls back to second
+// values if n · max|code| > fallback · Σ|code|.
 CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,
                       int fallback);
 // w [lines, depth], a scale for each tile of 128 x 128.
 CodedLines code_tiles(const std::vector<float>& w, std::int64_t lines, std::int64_t depth);
-// The codes of the other direction, which has tiles in common.
+// The int8 values of the other direction, which has tiles in common.
 CodedLines transposed_tiles(const CodedLines& w);
 
 // y [a.lines, b.lines], to which the products are added.

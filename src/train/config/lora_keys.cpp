@@ -71,9 +71,6 @@ void add_lora_problems(const RunConfig& config, std::vector<std::string>& proble
          config.model.adapter);
   expect(parallel.local_ranks == 1 && parallel.world <= 1, "parallel.local_ranks",
          "1: ranks do not share adapters yet", std::max(parallel.local_ranks, parallel.world));
-  expect(config.train.mtp_loss_coef <= 0, "train.mtp_loss_coef",
-         "auto or 0: layers of multi-token prediction have no adapters yet",
-         config.train.mtp_loss_coef);
   expect(config.train.router_bias_update_rate <= 0, "train.router_bias_update_rate",
          "auto or 0: the rule changes biases of the frozen routers, which PEFT's files of an "
          "adapter do not carry,",

@@ -8,13 +8,16 @@
 #include "base/text.h"
 #include "device/memory.h"
 #include "train/evaluate.h"
+#include "train/objective/run_model.h"
 
 namespace anabatic::train {
 namespace {
 
 constexpr std::int64_t kMostRows = 64;
 
-double loss_of(RunConfig run, const std::string& base, const io::Dataset& dataset) {
+// The loss of the model's own layers.
+double loss_of(const RunConfig& of_run, const std::string& base, const io::Dataset& dataset) {
+  RunConfig run = without_mtp(of_run);
   run.lora.base = base;
   ModelSession session(run, false);
   Evaluator evaluator(session, dataset);

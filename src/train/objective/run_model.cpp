@@ -21,8 +21,9 @@ constexpr double kRouterBiasRate = 1e-3;  // DeepSeek-V3's
 bool is_random(const RunConfig& run) { return run.model.init == "random"; }
 
 bool has_mtp(const RunConfig& run, const model::ModelConfig& config) {
-  // An adapter is of the model's own layers.
-  if (trains_adapter(run) || !run.model.adapter.empty()) return false;
+  // An adapter is of the model's own layers: those after them are read for their loss alone.
+  const bool has_adapter = trains_adapter(run) || !run.model.adapter.empty();
+  if (has_adapter && run.train.mtp_loss_coef <= 0) return false;
   if (!run.model.keep_mtp || config.mtp_layers.empty()) return false;
   if (is_random(run)) return run.train.mtp_loss_coef > 0;
   return !io::is_gguf(run.model.path) && model::holds_mtp(config, model_directory(run.model.path));

@@ -9,15 +9,15 @@
 namespace anabatic::kernels::cpu {
 namespace {
 
-// VPMADDWD on codes widened to 16 bits; VPMADDUBSW, which takes bytes, saturates. A sum of a column
-// lies in two neighbouring lanes, four columns a register.
+// VPMADDWD on int8 values widened to 16 bits; VPMADDUBSW, which takes bytes, saturates. A sum of a
+// column lies in two neighbouring lanes, four columns a register.
 struct Int8Avx2 {
   static constexpr Int kRows = 2, kPanels = 1;
 
   static inline __attribute__((always_inline)) __m256i widened(const std::int8_t* from) {
     return _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  // Four codes as words of 16 bits, four times.
+  // Four int8 values as words of 16 bits, four times.
   static inline __attribute__((always_inline)) __m256i broadcast(const std::int8_t* from) {
     std::int32_t word;
     __builtin_memcpy(&word, from, sizeof word);

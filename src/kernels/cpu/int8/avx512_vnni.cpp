@@ -8,14 +8,14 @@
 namespace anabatic::kernels::cpu {
 namespace {
 
-// VPDPBUSD multiplies unsigned by signed bytes. So A's codes gain 128 as they are read, and the
+// VPDPBUSD multiplies unsigned by signed bytes. So A's values gain 128 as they are read, and the
 // sums of a block start from B's compensation.
 struct Int8Vnni {
   // 12 sums in f32 and 12 of integers stay in registers, with 3 of B.
   static constexpr Int kRows = 4, kPanels = 3;
 
-  // g++ 12 copies the sums of the intrinsic through the stack, which halves the speed. Where tests
-  // emulate the instruction, its name is a macro.
+  // g++ 12 copies the sums of the intrinsic through the stack, which costs half of the speed. Where
+  // tests emulate the instruction, its name is a macro.
   static inline __attribute__((always_inline)) __m512i dot(__m512i sum, __m512i a, __m512i b) {
 #if defined(_mm512_dpbusd_epi32)
     return _mm512_dpbusd_epi32(sum, a, b);
@@ -139,7 +139,7 @@ struct Int8Vnni {
       for (int v = 0; v < V; ++v) any |= in.b_falls_back[v * in.flag_panel + k];
     return any != 0;
   }
-  // Columns of panel v whose second codes are added to row i.
+  // Columns of panel v whose second values are added to row i.
   static __mmask16 columns_of(const Int8Tile& in, Int k, int i, int v) {
     if (in.b_second != nullptr) return in.b_falls_back[v * in.flag_panel + k];
     return in.a_falls_back[i * in.a_scale_row + k] != 0 ? 0xFFFF : 0;

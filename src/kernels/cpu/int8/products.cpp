@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "device/thread_team.h"
 #include "kernels/cpu/gemm_tasks.h"
-#include "kernels/cpu/int8/codes.h"
+#include "kernels/cpu/int8/coding.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -20,7 +20,7 @@ void check(const Int8Product& product) {
   ANABATIC_CHECK(b.in_panels() && b.compensation != nullptr,
                  "[int8 product] expected panels with compensation as the right operand");
   ANABATIC_CHECK(a.second_codes == nullptr || (!a.in_panels() && b.second_codes == nullptr),
-                 "[int8 product] expected second codes of rows or of the right operand");
+                 "[int8 product] expected second values of rows or of the right operand");
   ANABATIC_CHECK(product.c_dtype == DType::kFloat32 ||
                      (product.c_dtype == DType::kBFloat16 && !product.accumulate),
                  "[int8 product] expected f32, or bf16 without +=, got {}",

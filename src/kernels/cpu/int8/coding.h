@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns values into codes of int8 products, one variant an instruction set. All give equal bits:
-// those of op `quantize`, whose formula each block of a line has (codes_math.h).
+// Turns values into int8 values of int8 products, one variant an instruction set. All give equal
+// bits: those of op `quantize`, whose formula each block of a line has (codes_math.h).
 #pragma once
 #include "kernels/cpu/int8/products.h"
 
@@ -16,16 +16,16 @@ struct Int8Source {
 
 struct Int8Coding {
   const char* isa;  // its name in DeviceSpec::instruction_sets; null: runs everywhere
-  // Rows [first, last) of x as rows. With second codes where `to` has room for them.
+  // Rows [first, last) of x as rows. With second values where `to` has room for them.
   void (*rows)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,
                const Int8Lines& to);
   // Panels [first, last) of sixteen columns of x, whose depth is the rows. Compensations and second
-  // codes where `to` has room for them.
+  // int8 values where `to` has room for them.
   void (*columns)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,
                   const Int8Lines& to);
   // Tiles of 128 x 128 of w [N, K] with a scale each, in rows [first, last) of tiles. One set of
-  // codes goes to two sets of panels: lines are rows in `forward`, columns in `transposed`. Either
-  // may be null.
+  // int8 values goes to two sets of panels: lines are rows in `forward`, columns in `transposed`.
+  // Either may be null.
   void (*weights)(const Int8Source& w, std::int64_t first, std::int64_t last,
                   const Int8Lines* forward, const Int8Lines* transposed);
 };

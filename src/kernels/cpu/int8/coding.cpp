@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/int8/codes.h"
+#include "kernels/cpu/int8/coding.h"
 
 #include "kernels/cpu/codes_math.h"
 
@@ -18,7 +18,7 @@ const T* row_of(const Int8Source& x, Int row) {
   return reinterpret_cast<const T*>(x.data) + row * x.stride;
 }
 
-// What a lane's codes are made with.
+// What a lane's values are made with.
 struct LaneScales {
   Floats scale, inverse;
   Ints is_finite;  // all bits, or none
@@ -138,7 +138,7 @@ class ColumnBlock {
  private:
   ANABATIC_INLINE Floats at(Int t) const { return load(x_ + t * stride_, count_); }
 
-  // Units of four rows' codes, whose lowest bytes `bits` gives.
+  // Units of four rows' int8 values, whose lowest bytes `bits` gives.
   template <class Bits>
   ANABATIC_INLINE void put(std::int8_t* codes, std::int32_t* compensation, Bits&& bits) {
     Ints sum{};
@@ -193,7 +193,7 @@ void code_columns(const Int8Source& x, Int first, Int last, int fallback, const 
     }
 }
 
-// The codes of one tile of weights, zero beyond the matrix.
+// The int8 values of one tile of weights, zero beyond the matrix.
 struct Tile {
   alignas(64) std::int8_t codes[kInt8Block][kInt8Block];
   BFloat16 scale;
