@@ -105,8 +105,10 @@ bool visit_members(std::string_view text, int most_deep, const MemberVisitor& vi
 Json parse_json(std::string_view text, const Json::parser_callback_t& check) {
   try {
     return Json::parse(text.begin(), text.end(), check);
-  } catch (const Json::out_of_range& error) {  // a number such as 1e999
-    throw Json::parse_error::create(101, std::size_t{0}, error.what(), nullptr);
+  } catch (const Json::out_of_range& error) {    // a number such as 1e999
+    const std::string_view what = error.what();  // [json.exception.out_of_range.406] number ...
+    const std::size_t begin = std::min(what.find("] ") + 2, what.size());
+    throw Json::parse_error::create(101, std::size_t{0}, std::string(what.substr(begin)), nullptr);
   }
 }
 

@@ -6,9 +6,9 @@
 
 namespace anabatic {
 
-// Twice the values of the 16 elements, so that they are integers.
-inline constexpr float kFloat4Doubled[16] = {0,     1,  2,  3,  4,  6,  8,  12,
-                                             -0.0f, -1, -2, -3, -4, -6, -8, -12};
+// Twice the values of the 16 elements, so that they are integers. Not inline: objects for an
+// instruction set have no symbols in common.
+constexpr float kFloat4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12};
 
 // 2^(scale - 128), the scale of doubled values, as a product of two powers that are normal floats:
 // values have the same bits where denormals are zero. For large scales the first power is 1.
