@@ -131,6 +131,17 @@ bool JsonValueReader::next(std::string_view& value) {
   return true;
 }
 
+namespace {
+
+// The objective that has such rows.
+std::string_view hint_of(const Json& row) {
+  if (row.contains("messages") || row.contains("completion"))
+    return "; train.objective: sft trains on such rows";
+  return row.contains("chosen") ? "; train.objective: dpo trains on such rows" : "";
+}
+
+}  // namespace
+
 std::string text_of_record(std::string_view record, const std::string& field) {
   Json value;
   try {
@@ -141,14 +152,9 @@ std::string text_of_record(std::string_view record, const std::string& field) {
   ANABATIC_REQUIRE(value.is_object(), "expected a JSON object, got {}{}", value.type_name(),
                    value.is_array() ? "; data.format: json reads a file that is one array" : "");
   const auto text = value.find(field);
-  std::string_view hint;
-  if (value.contains("messages") || value.contains("completion"))
-    hint = "; train.objective: sft trains on such rows";
-  else if (value.contains("chosen"))
-    hint = "; train.objective: dpo trains on such rows";
   ANABATIC_REQUIRE(text != value.end(),
                    "expected the field \"{}\", which is missing; the object has {}{}", field,
-                   field_names(value), hint);
+                   field_names(value), hint_of(value));
   ANABATIC_REQUIRE(text->is_string(), "expected a string in the field \"{}\", got {}", field,
                    text->type_name());
   return std::move(text->get_ref<std::string&>());
