@@ -27,9 +27,19 @@ struct BlockFormat {
   bool operator==(const BlockFormat&) const = default;
 };
 
+inline constexpr std::int64_t kInt8Tile = 128;
+
 // A matrix in int8 has a scale for each `columns` columns of a row.
 constexpr BlockFormat int8_format(std::int64_t columns, DType scale = DType::kBFloat16) {
   return {.map = ElementMap::kLinear, .scale = scale, .rows = 1, .columns = columns};
+}
+
+// Weights of int8 products: a scale for each tile of 128 x 128, whichever way a product reads it.
+constexpr BlockFormat int8_tile_format() {
+  return {.map = ElementMap::kLinear,
+          .scale = DType::kBFloat16,
+          .rows = kInt8Tile,
+          .columns = kInt8Tile};
 }
 
 // MXFP4: 32 elements of 4 bits in a row share a scale, and rows are whole blocks.

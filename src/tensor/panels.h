@@ -5,8 +5,9 @@
 //   panels             [ceil(N/16)][ceil(K/u)][16][u]   columns n, depth k: x · Wᵀ
 //   panels_transposed  [ceil(K/16)][ceil(N/u)][16][u]   columns k, depth n: dy · W
 //
-// u is 2 for elements of 16 bits (a pair along the depth is one word), else 1. Padding beyond N and
-// K is zero. The shape of a packed type stays that of the matrix.
+// u is 2 for elements of 16 bits, 4 for int8 (what a product multiplies at once along the depth is
+// one word), else 1. Padding beyond N and K is zero. The shape of a packed type stays that of the
+// matrix.
 #pragma once
 #include "base/rounding.h"
 #include "tensor/tensor_type.h"
@@ -20,12 +21,13 @@ Layout panels_layout(bool transposed);
 bool is_panels(Layout layout);
 
 constexpr std::int64_t panel_unit_depth(DType dtype) {
+  if (dtype == DType::kInt8) return 4;
   return dtype == DType::kBFloat16 || dtype == DType::kUInt16 ? 2 : 1;
 }
 
 // A matrix as a right operand, `columns` by `depth`.
 struct PanelShape {
-  std::int64_t columns, depth, unit_depth;  // the last is 1 or 2
+  std::int64_t columns, depth, unit_depth;  // the last is 1, 2 or 4
 
   std::int64_t num_panels() const { return ceil_div(columns, kPanelColumns); }
   std::int64_t units() const { return ceil_div(depth, unit_depth); }

@@ -53,6 +53,15 @@ std::int64_t num_scales(const TensorType& type) {
   return count;
 }
 
+// Empty where the stack is.
+std::int64_t compensation_bytes(const TensorType& type) {
+  if (type.num_elements() == 0) return 0;
+  const PanelShape shape = panel_shape(type);
+  const std::int64_t matrices = type.ndim() == 3 ? type.dim(0) : 1;
+  return matrices * shape.num_panels() * num_blocks(shape.depth, kInt8Tile) * kPanelColumns *
+         size_bytes(DType::kInt32);
+}
+
 }  // namespace
 
 std::int64_t TensorType::dim(std::int64_t axis) const {
@@ -87,6 +96,7 @@ std::int64_t TensorType::num_bytes() const {
   if (!is_quantized()) return element_bytes(*this);
   ANABATIC_REQUIRE(num_elements() <= kMaxElements / 64, "[tensor type] {} has more than 2^62 bytes",
                    to_string(*this));
+  if (is_int8_panels(*this)) return compensations_offset(*this) + compensation_bytes(*this);
   return scales_offset(*this) + num_scales(*this) * size_bytes(blocks->scale);
 }
 
@@ -118,6 +128,16 @@ std::int64_t scales_offset(const TensorType& type) {
 
 std::int64_t scale_columns(const TensorType& type) {
   return num_blocks(type.dim(-1), type.blocks->columns);
+}
+
+bool is_int8_panels(const TensorType& type) {
+  return type.blocks == int8_tile_format() && is_panels(type.layout);
+}
+
+std::int64_t compensations_offset(const TensorType& type) {
+  ANABATIC_CHECK(is_int8_panels(type), "[tensor type] {} has no compensations", to_string(type));
+  return round_up(scales_offset(type) + num_scales(type) * size_bytes(type.blocks->scale),
+                  kScalesAlignment);
 }
 
 TensorType tensor_type(DType dtype, std::vector<std::int64_t> shape) {

@@ -21,7 +21,8 @@ using Layout = Name;
 inline constexpr Layout kRowMajor{};
 
 // A quantised tensor is one value: its elements in the layout, then, from a multiple of
-// kScalesAlignment bytes on, the scales of all blocks, row-major.
+// kScalesAlignment bytes on, the scales of all blocks, row-major. Panels of int8 tiles have
+// compensations behind them, from such a multiple on.
 struct TensorType {
   DType dtype = DType::kFloat32;      // of the elements
   std::vector<std::int64_t> shape{};  // [] is a scalar
@@ -62,6 +63,11 @@ std::int64_t scales_offset(const TensorType& type);  // bytes from the first ele
 // Scales of one row of blocks.
 std::int64_t scale_columns(const TensorType& type);
 
+// Panels of int8_tile_format: the weight of an int8 product. Its compensations are i32 [matrix]
+// [panel][block of the depth][16]: -128 times the sum of a line's elements in that block.
+bool is_int8_panels(const TensorType& type);
+std::int64_t compensations_offset(const TensorType& type);  // bytes from the first element on
+
 // "bf16[4096,512]@panels", "f32[]", "f32[8,512]", "i8_bf16_1x128[4096,512]".
 std::string to_string(const TensorType& type);
 // The inverse; InvalidArgument naming the text when it is not such a type.
@@ -79,6 +85,10 @@ struct TensorView {
   template <class T>
   T* scales() const {
     return reinterpret_cast<T*>(data + scales_offset(*type));
+  }
+  // Those of int8 panels.
+  std::int32_t* compensations() const {
+    return reinterpret_cast<std::int32_t*>(data + compensations_offset(*type));
   }
 };
 

@@ -90,6 +90,32 @@ TEST(TensorType, OfABlockFormatHoldsElementsAndScales) {
             parse_tensor_type("udynamic8_f32_16x16[4,4]"));
 }
 
+TEST(TensorType, Int8PanelsHoldScalesOfTilesAndCompensations) {
+  const TensorType plain = tensor_type(DType::kFloat32, {3, 200, 130});
+  TensorType type = quantized(plain, int8_tile_format());
+  EXPECT_EQ(to_string(type), "i8_bf16_128x128[3,200,130]");
+  EXPECT_FALSE(is_int8_panels(type));
+  EXPECT_EQ(type.num_bytes(), 3 * 200 * 130 + 48 + 3 * 2 * 2 * 2);  // 78000, up to 64
+  EXPECT_THROW(compensations_offset(type), InternalError);
+
+  // Panels of 16 lines, words of 4 along the depth.
+  type.layout = panels_layout(false);
+  EXPECT_TRUE(is_int8_panels(type));
+  EXPECT_EQ(element_bytes(type), 3 * 13 * 33 * 64);
+  EXPECT_EQ(compensations_offset(type), 3 * 13 * 33 * 64 + 64);
+  EXPECT_EQ(type.num_bytes(), compensations_offset(type) + 3 * 13 * 2 * 16 * 4);
+  EXPECT_EQ(packed_offset(type, 5), 64 + 1);  // row 0, column 5
+  EXPECT_EQ(packed_offset(type, 17 * 130 + 5), 33 * 64 + 64 + 4 + 1);
+
+  type.layout = panels_layout(true);
+  EXPECT_EQ(element_bytes(type), 3 * 9 * 50 * 64);
+  EXPECT_EQ(type.num_bytes(), 3 * 9 * 50 * 64 + 64 + 3 * 9 * 2 * 16 * 4);
+  EXPECT_EQ(scales_type(type).shape, (std::vector<std::int64_t>{3, 2, 2}));
+
+  type.shape = {0, 200, 130};
+  EXPECT_EQ(type.num_bytes(), 0);
+}
+
 TEST(TensorType, RefusesWhatIsNoBlockFormat) {
   for (const char* text :
        {"i8_bf16_1x0[4,4]", "i8_bf16_x8[4,4]", "i8_bf16_1x[4,4]", "i8_bf16_-1x8[4,4]",
