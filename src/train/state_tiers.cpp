@@ -258,12 +258,31 @@ void StateCursor::read(Name state, std::int64_t first, std::span<float> values) 
             });
 }
 
-void StateCursor::write(Name state, std::int64_t first, std::span<const float> values) {
-  Open* const parameter = open(state);
-  if (const TensorView view = store_.find(state); view.type->is_quantized()) {
-    ANABATIC_CHECK(parameter == nullptr, "[state rows] {} is not in memory", text(state));
-    return quantized_.write(view, first, values);
+template <class Body>
+void StateCursor::for_own_parts(Name state, std::int64_t first, std::int64_t count, Body&& body) {
+  std::int64_t part_begin = 0;
+  for (const Name name : parts_of_ranks(store_, state)) {
+    const std::int64_t part_end = part_begin + store_.find(name).type->num_elements();
+    const std::int64_t begin = std::max(first, part_begin), end = std::min(first + count, part_end);
+    if (begin < end && store_.tier(name) != runtime::Tier::kPeer) {
+      ANABATIC_CHECK(store_.tier(name) == runtime::Tier::kMemory,
+                     "[state rows] {} is not in memory", text(name));
+      body(store_.find(name), begin - part_begin, begin - first, end - begin);
+    }
+    part_begin = part_end;
   }
+}
+
+void StateCursor::write(Name state, std::int64_t first, std::span<const float> values) {
+  if (store_.find(state).type->is_quantized())
+    return for_own_parts(
+        state, first, static_cast<std::int64_t>(values.size()),
+        [&](const TensorView& part, std::int64_t at, std::int64_t begin, std::int64_t count) {
+          quantized_.write(
+              part, at,
+              values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)));
+        });
+  Open* const parameter = open(state);
   if (parameter == nullptr) return write_rows(find_rows(store_, state), first, values);
   for_parts(*parameter, first, values,
             [&](const StateRows& rows, std::int64_t at, std::span<const float> part) {
@@ -277,10 +296,16 @@ void StateCursor::write(Name state, std::int64_t first, std::span<const float> v
 
 bool StateCursor::write_mxfp4(Name state, std::int64_t first, std::span<const std::byte> pairs,
                               std::span<const std::byte> scales) {
-  const TensorView view = store_.find(state);
-  if (!is_mxfp4(*view.type)) return false;
-  ANABATIC_CHECK(open(state) == nullptr, "[state rows] {} is not in memory", text(state));
-  copy_mxfp4(view, first, pairs, scales);
+  if (!is_mxfp4(*store_.find(state).type)) return false;
+  // Parts are whole rows, and those are whole blocks.
+  constexpr auto kBlock = static_cast<std::size_t>(mxfp4_format().columns);
+  for_own_parts(
+      state, first, static_cast<std::int64_t>(2 * pairs.size()),
+      [&](const TensorView& part, std::int64_t at, std::int64_t begin, std::int64_t count) {
+        const auto from = static_cast<std::size_t>(begin), size = static_cast<std::size_t>(count);
+        copy_mxfp4(part, at, pairs.subspan(from / 2, size / 2),
+                   scales.subspan(from / kBlock, size / kBlock));
+      });
   return true;
 }
 

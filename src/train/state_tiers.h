@@ -83,6 +83,10 @@ class StateCursor {
   void put_back(Open& open);
   template <class Element, class Body>
   void for_parts(Open& open, std::int64_t first, std::span<Element> values, Body&& body);
+  // Calls body(part, first element in it, begin in the range, count) for what this rank has, whole
+  // in memory, of elements [first, first + count).
+  template <class Body>
+  void for_own_parts(Name state, std::int64_t first, std::int64_t count, Body&& body);
 
   runtime::StateStore& store_;
   std::array<Open, kMostOpenParameters> open_{};

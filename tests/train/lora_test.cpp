@@ -334,8 +334,6 @@ TEST(Lora, WhatIsNotThereYetIsRefused) {
     return text;
   };
   EXPECT_EQ(problems([](RunConfig&) {}), "");
-  EXPECT_THAT(problems([](RunConfig& run) { run.parallel.local_ranks = 2; }),
-              HasSubstr("parallel.local_ranks: expected 1: ranks do not share adapters yet"));
   EXPECT_THAT(problems([](RunConfig& run) { run.train.router_bias_update_rate = 0.1; }),
               HasSubstr("train.router_bias_update_rate: expected auto or 0: the rule changes "
                         "biases of the frozen routers, which PEFT's files of an adapter do not "

@@ -53,24 +53,32 @@ void add_lora_keys(std::vector<ConfigKey>& keys) {
 
 void add_lora_problems(const RunConfig& config, std::vector<std::string>& problems) {
   if (!trains_adapter(config)) {
-    if (config.lora.base != "auto")
-      problems.push_back(fmt::format(
-          "lora.base: expected auto without lora.targets or lora.from, got {}", config.lora.base));
+    const RunConfig::Lora usual, &lora = config.lora;
+    const auto expect_usual = [&](bool holds, const char* key, const auto& got) {
+      if (!holds)
+        problems.push_back(fmt::format(
+            "{}: got {}, but neither lora.targets nor lora.from: no adapter would be trained, but "
+            "all weights",
+            key, got));
+    };
+    expect_usual(lora.rank == usual.rank, "lora.rank", lora.rank);
+    expect_usual(lora.alpha == usual.alpha, "lora.alpha", lora.alpha);
+    expect_usual(lora.rslora == usual.rslora, "lora.rslora", lora.rslora);
+    expect_usual(lora.share_gate_up == usual.share_gate_up, "lora.share_gate_up",
+                 lora.share_gate_up);
+    expect_usual(lora.base == usual.base, "lora.base", lora.base);
     return;
   }
   const auto expect = [&](bool holds, const char* key, const char* expected, const auto& got) {
     if (!holds)
       problems.push_back(fmt::format("{}: expected {} with lora, got {}", key, expected, got));
   };
-  const RunConfig::Parallel& parallel = config.parallel;
   expect(config.lora.from.empty() || config.lora.targets.empty(), "lora.targets",
          "none, as lora.from says which weights have an adapter,",
          joined(config.lora.targets, ", "));
   expect(config.model.adapter.empty(), "model.adapter",
          "none: lora.from goes on from an adapter; an adapter on top of another is not supported",
          config.model.adapter);
-  expect(parallel.local_ranks == 1 && parallel.world <= 1, "parallel.local_ranks",
-         "1: ranks do not share adapters yet", std::max(parallel.local_ranks, parallel.world));
   expect(config.train.router_bias_update_rate <= 0, "train.router_bias_update_rate",
          "auto or 0: the rule changes biases of the frozen routers, which PEFT's files of an "
          "adapter do not carry,",

@@ -15,9 +15,10 @@ namespace {
 
 constexpr std::int64_t kMostRows = 64;
 
-// The loss of the model's own layers.
+// The loss of the model's own layers, all of them on this rank.
 double loss_of(const RunConfig& of_run, const std::string& base, const io::Dataset& dataset) {
   RunConfig run = without_mtp(of_run);
+  run.parallel = {};
   run.lora.base = base;
   ModelSession session(run, false);
   Evaluator evaluator(session, dataset);

@@ -76,8 +76,6 @@ model::PeftFiles adapter_files(const RunConfig& run, const model::ModelConfig& c
 
 std::shared_ptr<const model::Adapter> adapter_of(const RunConfig& run,
                                                  const model::ModelConfig& config) {
-  if (trains_adapter(run) && num_ranks(run) > 1)
-    throw Unsupported("[lora] expected one rank, got several: ranks do not share adapters yet");
   require_base(run, config);
   if (const std::string& directory = adapter_directory(run); !directory.empty()) {
     const model::PeftFiles files = adapter_files(run, config);

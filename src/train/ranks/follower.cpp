@@ -77,10 +77,9 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
   std::optional<Evaluator> evaluator;
   if (data.validation != nullptr) evaluator.emplace(session, *data.validation);
   try {
-    if (agreement.checkpoint.empty())
-      (void)session.load_parameters();
-    else
-      load_checkpoint(agreement.checkpoint, session);
+    // The weights under an adapter are in no checkpoint.
+    if (agreement.checkpoint.empty() || session.config().adapter) (void)session.load_parameters();
+    if (!agreement.checkpoint.empty()) load_checkpoint(agreement.checkpoint, session);
     session.refresh_derived();
     silence.reset();
     std::optional<RankStep> steps;
