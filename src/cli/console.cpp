@@ -151,7 +151,8 @@ void Console::print_files(const train::TrainResult& result) {
                       options_.has_replaced_ops
                           ? "trained with ops of plugins (model.replace), which other programs "
                             "do not know"
-                          : "which Hugging Face loads too"));
+                      : options_.trains_adapter ? "an adapter, which PEFT loads too"
+                                                : "which Hugging Face loads too"));
   std::string metrics = (output / "metrics.jsonl").string();
   if (result.after) metrics += " and " + (output / "validation.jsonl").string();
   print(fmt::format("metrics: {}; TensorBoard reads {}", metrics, output.string()));

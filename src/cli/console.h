@@ -28,6 +28,7 @@ struct ConsoleOptions {
   std::int64_t last_step = 0;  // of the run
   std::string output;          // directory of the run
   bool has_replaced_ops = false;  // the model has ops of plugins, which other programs have not
+  bool trains_adapter = false;
   device::Clock now = device::wall_nanoseconds;
 };
 

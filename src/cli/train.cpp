@@ -71,7 +71,8 @@ void train_here(const train::RunConfig& config, comm::MpiWorld* world) {
                            .log_every = config.train.log_every,
                            .last_step = config.train.steps,
                            .output = config.train.output,
-                           .has_replaced_ops = !config.model.replace.empty()});
+                           .has_replaced_ops = !config.model.replace.empty(),
+                           .trains_adapter = train::trains_adapter(config)});
   const LogScope messages([&](Severity severity, const std::string& text) {
     console.clear_bar();
     print_message(severity, text);

@@ -217,7 +217,8 @@ void ModelSession::take_precision_of_files() {
   const std::string why = stored          ? fmt::format("the weights of it are {}", dtype)
                           : dtype.empty() ? "config.json names no dtype"
                                           : fmt::format("config.json says {}", dtype);
-  log_info("{}: computing in {}, for {} (train.precision)", directory.string(),
+  log_info("{}: computing in {}, for {} (train.precision)",
+           io::is_gguf(run_.model.path) ? run_.model.path : directory.string(),
            run_.train.precision, why);
 }
 

@@ -76,19 +76,21 @@ void log_rows(const io::Dataset& dataset) {
   const io::RowCounts& counts = dataset.row_counts();
   const double room = static_cast<double>(dataset.num_samples()) *
                       static_cast<double>(dataset.options().sequence_length);
-  log_info("data: {} of {} rows in {} samples, {:.1f} % full; {} of {} tokens are trained",
-           counts.rows - counts.dropped_for_length - counts.dropped_untrained, counts.rows,
+  // A pair is two.
+  const char* const what = dataset.has_pairs() ? "completions" : "rows";
+  log_info("data: {} of {} {} in {} samples, {:.1f} % full; {} of {} tokens are trained",
+           counts.rows - counts.dropped_for_length - counts.dropped_untrained, counts.rows, what,
            dataset.num_samples(), 100 * static_cast<double>(counts.tokens) / room, counts.trained,
            counts.tokens);
   if (counts.truncated + counts.dropped_for_length > 0)
     log_warning(
-        "[data] of {} rows, {} were shortened and {} left out, for they have more than {} "
+        "[data] of {} {}, {} were shortened and {} left out, for they have more than {} "
         "tokens (data.max_length)",
-        counts.rows, counts.truncated, counts.dropped_for_length,
+        counts.rows, what, counts.truncated, counts.dropped_for_length,
         dataset.options().rows.max_length);
   if (counts.dropped_untrained > 0)
-    log_warning("[data] {} of {} rows have no trained token, and are left out",
-                counts.dropped_untrained, counts.rows);
+    log_warning("[data] {} of {} {} have no trained token, and are left out",
+                counts.dropped_untrained, counts.rows, what);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "train/config/config_key.h"
 #include "train/config/dpo_keys.h"
 #include "train/config/lora_keys.h"
+#include "train/config/other_names.h"
 #include "train/config/parallel_keys.h"
 #include "train/config/strategy_file.h"
 
@@ -500,7 +501,8 @@ std::string unknown_key(const std::string& name) {
       if (key.starts_with("fusions.")) known += (known.empty() ? "" : ", ") + key.substr(8);
     return fmt::format("{}: unknown pass; expected one of {}", name, known);
   }
-  const auto nearest = nearest_word(name, names);
+  auto nearest = key_of_other_name(name, names);
+  if (!nearest) nearest = nearest_word(name, names);
   return nearest ? fmt::format("{}: unknown key; did you mean {}?", name, *nearest)
                  : fmt::format("{}: unknown key", name);
 }

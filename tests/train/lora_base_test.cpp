@@ -203,8 +203,10 @@ TEST(LoraBase, IsRefusedWhereItMeansNothing) {
                   "lora.base: expected auto where train.precision is fp32 with lora, got int8")));
   run.lora.targets = {};
   EXPECT_THAT(problems_of(run),
-              ::testing::ElementsAre(HasSubstr(
-                  "lora.base: expected auto without lora.targets or lora.from, got int8")));
+              ::testing::ElementsAre(
+                  HasSubstr("lora.rank: got 4, but neither lora.targets nor lora.from: no adapter "
+                            "would be trained"),
+                  HasSubstr("lora.base: got int8, but neither lora.targets")));
   const TemporaryDirectory narrow;
   EXPECT_THAT(failure(mxfp4_run(narrow.path(), R"(, "intermediate_size": 48)")),
               HasSubstr("lora.base: mxfp4 has rows of a multiple of 32 elements, got 48 in "

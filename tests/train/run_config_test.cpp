@@ -82,6 +82,23 @@ TEST(RunConfig, ReportsEveryProblemAtOnce) {
   EXPECT_THAT(message, HasSubstr("data.sequence_length: expected an integer >= 1, got 0"));
 }
 
+TEST(RunConfig, KnowsNamesOfOtherTrainers) {
+  const auto refusal = [](const char* name) {
+    return testing::message_of<InvalidArgument>([&] { load_run_config({}, {{name, {"1"}}}); });
+  };
+  for (const auto& [name, key] : {std::pair("optimizer.lr", "optimizer.learning_rate"),
+                                  {"learning_rate", "optimizer.learning_rate"},
+                                  {"train.epochs", "train.steps"},
+                                  {"per_device_train_batch_size", "train.micro_batch_size"},
+                                  {"gradient_checkpointing", "memory.recompute"},
+                                  {"lr_scheduler_type", "optimizer.schedule"},
+                                  {"max_grad_norm", "optimizer.clip_grad_norm"},
+                                  {"target_modules", "lora.targets"},
+                                  {"lora.r", "lora.rank"}})
+    EXPECT_THAT(refusal(name), HasSubstr(std::string(name) + ": unknown key; did you mean " + key))
+        << name;
+}
+
 TEST(RunConfig, ResolvedYamlGivesTheSameConfig) {
   RunConfig config;
   config.model.path = "a \"quoted\" \\ path";

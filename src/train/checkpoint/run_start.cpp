@@ -66,8 +66,8 @@ void require_same_run(const RunConfig& run, const FoundCheckpoint& found, RunSta
   const std::string hint =
       data.empty() ? "" : "; train.allow_changed_data: true resumes with the data as they are now";
   ANABATIC_REQUIRE(contents.maths.empty() && keys.maths.empty() && data.empty(),
-                   "[checkpoint] {} cannot be resumed by another run (train.resume: never starts a "
-                   "new run{}):{}{}{}",
+                   "[checkpoint] {} cannot be resumed by another run (choose another train.output, "
+                   "or train.resume: never for a new run there{}):{}{}{}",
                    found.directory.string(), hint, keys.maths, contents.maths,
                    data.empty() ? "" : "\n  the training data:" + data);
   if (!contents.data.empty())
