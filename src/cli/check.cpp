@@ -79,12 +79,15 @@ int check_adapter(const Invocation& invocation) {
       adapter, train::model_path_of(adapter_base(invocation, adapter)),
       invocation.has("--against") ? train::model_path_of(invocation.value("--against")) : "");
   print_output("{}\n", report.coverage);
-  for (const auto& [kind, norm] : report.norms_of_b)
-    print_output("{:<11} norm of B {:.6g}\n", kind, norm);
+  for (const auto& [kind, norm] : report.norms)
+    print_output("{:<11} norm of {} {:.6g}\n", kind, kind == "embedding" ? "A" : "B", norm);
   print_output("effect      of {:.3g} in norm, on logits of {:.3g} of {} tokens\n", report.effect,
                report.logits, report.tokens);
-  print_output("merged      {:.3g} off, expected at most {:.3g}\n", report.merge_difference,
-               report.merge_bound);
+  if (report.not_merged.empty())
+    print_output("merged      {:.3g} off, expected at most {:.3g}\n", report.merge_difference,
+                 report.merge_bound);
+  else
+    print_output("merged      not: {}\n", report.not_merged);
   for (const std::string& problem : report.problems) print_output("problem     {}\n", problem);
   return report.problems.empty() ? 0 : 1;
 }

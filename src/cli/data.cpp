@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -27,9 +28,12 @@ std::string visible(std::string text) {
 
 // A token that weighs anything but 1 or 0 has its weight after it; without colours one that is
 // trained is in brackets.
-void show_row(const train::EncodedRow& row, const io::Tokenizer& tokenizer, bool has_colours) {
-  print_output("{}: {}, {} tokens\n  ", row.place, io::describe(row.kind), row.ids.size());
-  for (std::size_t i = 0; i < row.ids.size(); ++i) {
+void show_row(const train::EncodedRow& row, const train::KeptTokens& kept,
+              const io::Tokenizer& tokenizer, bool has_colours) {
+  const std::size_t count = kept.end - kept.begin;
+  print_output("{}: {}, {} tokens{}\n  ", row.place, io::describe(row.kind), row.ids.size(),
+               count < row.ids.size() ? fmt::format(", of which {} are kept", count) : "");
+  for (std::size_t i = kept.begin; i < kept.end; ++i) {
     const std::string text = visible(tokenizer.decode(std::span(&row.ids[i], 1), false));
     const float weight = row.weights[i];
     const std::string number =
@@ -42,9 +46,10 @@ void show_row(const train::EncodedRow& row, const io::Tokenizer& tokenizer, bool
   print_output("\n");
 }
 
-void show_row_as_json(const train::EncodedRow& row, const io::Tokenizer& tokenizer) {
+void show_row_as_json(const train::EncodedRow& row, const train::KeptTokens& kept,
+                      const io::Tokenizer& tokenizer) {
   OrderedJson tokens = OrderedJson::array();
-  for (std::size_t i = 0; i < row.ids.size(); ++i)
+  for (std::size_t i = kept.begin; i < kept.end; ++i)
     tokens.push_back({{"id", row.ids[i]},
                       {"text", tokenizer.decode(std::span(&row.ids[i], 1), false)},
                       {"weight", row.weights[i]}});
@@ -80,6 +85,14 @@ int print_survey(const train::RowSurvey& survey) {
   return survey.is_good() ? 0 : 1;
 }
 
+// Rows are cut where a key of their length is given: those of a run are shown whole otherwise.
+std::optional<train::RowLimit> limit_of(const Invocation& invocation,
+                                        const train::RunConfig& config) {
+  for (const char* key : {"data.max_length", "data.truncation", "data.sequence_length"})
+    if (invocation.overrides.contains(key)) return train::row_limit_of(config);
+  return std::nullopt;
+}
+
 int run_data(const Invocation& invocation) {
   const std::string action = invocation.positionals.at(0);
   ANABATIC_REQUIRE(action == "show" || action == "check", "[data] expected show or check, got '{}'",
@@ -98,7 +111,8 @@ int run_data(const Invocation& invocation) {
   train::log_warnings(special);
   const train::RowEncoder encoder(config, tokenizer, special);
   const std::vector<io::DataFile> files = train::text_files(paths, config, "FILE");
-  train::RowSurvey survey(config, tokenizer, special, encoder);
+  const std::optional<train::RowLimit> limit = limit_of(invocation, config);
+  train::RowSurvey survey(config, tokenizer, special, encoder, limit);
   const std::int64_t most = invocation.integer("--rows", kShownRows);
   const bool has_colours = ::isatty(STDOUT_FILENO) == 1;
   std::int64_t num_shown = 0;
@@ -111,9 +125,9 @@ int run_data(const Invocation& invocation) {
         }
         if (num_shown++ >= most) return false;
         if (invocation.has("--json"))
-          show_row_as_json(row, tokenizer);
+          show_row_as_json(row, train::kept_of(row, limit), tokenizer);
         else
-          show_row(row, tokenizer, has_colours);
+          show_row(row, train::kept_of(row, limit), tokenizer, has_colours);
         return true;
       },
       [&](const std::string& problem) {

@@ -41,12 +41,12 @@ void converse(train::Chat& chat) {
 
 int run_generate(const Invocation& invocation) {
   const train::RunConfig config = train::load_run_config("", invocation.overrides);
-  const bool is_chat = invocation.has("--chat"), has_prompt = invocation.has("--prompt"),
-             has_messages = invocation.has("--messages");
-  ANABATIC_REQUIRE(is_chat != has_prompt,
-                   "[generate] expected --prompt TEXT, which is continued, or --chat, got {}",
-                   is_chat ? "both" : "neither");
-  ANABATIC_REQUIRE(is_chat || !has_messages, "[generate] --messages: expected --chat with it");
+  const bool has_messages = invocation.has("--messages"), has_prompt = invocation.has("--prompt"),
+             is_chat = has_messages || invocation.has("--chat");
+  ANABATIC_REQUIRE(
+      is_chat != has_prompt,
+      "[generate] expected --prompt TEXT, which is continued, or --chat or --messages, got {}",
+      is_chat ? "both" : "neither");
   if (has_prompt) {
     train::generate_text(config, invocation.value("--prompt"), say);
     return 0;
@@ -73,8 +73,8 @@ const Verb& generate_verb() {
         .help = "answer each line of standard input as a user's turn, by the chat template",
         .is_flag = true},
        {.name = "--messages",
-        .help = "with --chat: answer this conversation once (JSON: a list of messages, or an "
-                "object with messages and tools)",
+        .help = "answer this conversation once, by the chat template (JSON: a list of messages, or "
+                "an object with messages and tools)",
         .value = "FILE"}},
       true,
       run_generate};

@@ -14,6 +14,7 @@
 #include "cli/verb.h"
 #include "model/config_diagnosis.h"
 #include "model/model.h"
+#include "tensor/block_format.h"
 #include "train/checkpoint/checkpoint_search.h"
 
 namespace anabatic::cli {
@@ -128,7 +129,8 @@ void print_sizes(const model::ModelConfig& config, double flops, double context)
   print_field("layers", fmt::format("{} x {} wide, vocabulary {}", config.spec.layers.size(),
                                     config.spec.hidden_size, config.spec.vocab_size));
   print_field("", text_of(layer_kinds(config.spec)));
-  if (const model::Moe* moe = model::first_moe(config.spec))
+  const model::Moe* moe = model::first_moe(config.spec);
+  if (moe != nullptr)
     print_field("experts",
                 fmt::format("{} of {} a token, {} wide", moe->top_k, moe->num_experts, moe->width));
   print_field("parameters",
@@ -141,6 +143,12 @@ void print_sizes(const model::ModelConfig& config, double flops, double context)
               fmt::format("{} of weights, gradients and AdamW moments (fp32 weights with bf16 "
                           "copies)",
                           format_bytes(18 * counts.total)));
+  const std::int64_t block = mxfp4_format().columns;
+  const bool has_mxfp4 =
+      moe != nullptr && moe->width % block == 0 && config.spec.hidden_size % block == 0;
+  print_field("adapter", fmt::format("{} of frozen weights in bf16 with lora.base: auto; less with "
+                                     "int8{}",
+                                     format_bytes(2 * counts.total), has_mxfp4 ? " or mxfp4" : ""));
 }
 
 OrderedJson info_json(const model::ModelConfig& config, double flops, double context) {

@@ -34,6 +34,7 @@ LoadedAdapter load(const Invocation& invocation, const std::string& path,
               base = train::model_path_of(adapter_base(invocation, directory));
   model::ModelConfig config = model::load_config(base);
   model::PeftFiles files(config, directory, gate_up);
+  train::require_weights_of(files, base);
   model::AdapterValues values(files.adapter());
   files.load(values.writer());
   return {std::move(directory), std::move(base), std::move(config), std::move(files),

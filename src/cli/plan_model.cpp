@@ -257,6 +257,9 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
       run.train.gradient_accumulation_steps == 1 ? "" : "es", run.train.precision,
       planned.device.num_threads);
   out += ranks_table(planned);
+  if (planned.config.adapter)
+    out += fmt::format("adapter      {} parameters, next to weights held as lora.base: {}\n",
+                       planned.config.adapter->num_elements(), run.lora.base);
   out += fmt::format("memory       predicted peak {} of {} available, of which\n{}",
                      format_bytes(planned.memory.peak_bytes), format_bytes(planned.available_bytes),
                      train::to_string(planned.memory));

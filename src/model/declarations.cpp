@@ -64,11 +64,9 @@ double training_flops(const ModelConfig& config, std::int64_t tokens,
   if (config.adapter)
     for (const AdapterGroup& group : config.adapter->groups) {
       const Moe* moe = group.num_experts > 0 ? first_moe(config.spec) : nullptr;
-      const double share =
-          moe == nullptr ? 1.0
-                         : static_cast<double>(moe->top_k) / static_cast<double>(group.num_experts);
+      const double times = moe == nullptr ? 1.0 : static_cast<double>(moe->top_k);
       flops +=
-          6.0 * static_cast<double>(tokens) * share * static_cast<double>(group.num_elements());
+          6.0 * static_cast<double>(tokens) * times * static_cast<double>(group.num_multiplied());
     }
   for (const auto& [window, widths] : counts.attention_widths)
     flops += 7.0 * static_cast<double>(widths) * unmasked_pairs(window);

@@ -48,7 +48,7 @@ struct AdapterGradients {
 
   explicit AdapterGradients(const model::ModelConfig& config) {
     if (!config.adapter) return;
-    declared = model::declare(config.spec, false);
+    declared = model::adaptable_parameters(config);
     adaptable = model::adaptable_tensors(config, declared);
     modules = model::peft_modules(config, *config.adapter, adaptable);
     tensors = model::peft_tensors(modules);

@@ -388,10 +388,15 @@ void ModelSession::load_adapter() {
     return;
   }
   StateCursor cursor(store_);
-  adapter_files(run_, config_)
-      .load([&](std::string_view state, std::int64_t first, std::span<const float> values) {
-        cursor.write(intern(state), first, values);
-      });
+  const model::PeftFiles files = adapter_files(run_, config_);
+  ANABATIC_REQUIRE(run_.model.init != "random" || !files.holds_weights(),
+                   "[lora] model.init: expected pretrained, for {} holds weights of its model, got "
+                   "random",
+                   adapter_directory(run_));
+  if (run_.model.init != "random") require_weights_of(files, run_.model.path);
+  files.load([&](std::string_view state, std::int64_t first, std::span<const float> values) {
+    cursor.write(intern(state), first, values);
+  });
   cursor.flush();
 }
 

@@ -263,7 +263,8 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
              "Weight in the objective of the mean loss of layers of multi-token prediction. "
              "0 keeps them as they are. auto is 0.1 where the files hold such layers. A "
              "random start has them only with a number above 0 here. gradients takes auto "
-             "as without them.",
+             "as without them, and so does a run of an adapter (lora), in which such layers "
+             "stay frozen.",
              0, 1e6, AT(train.mtp_loss_coef)),
       "auto", RunConfig::Train::kCoefOfFiles, AT(train.mtp_loss_coef)));
 }

@@ -171,18 +171,19 @@ TEST(CliErrors, SayWhatProfileAndBenchLack) {
 TEST(CliErrors, SayWhatAChatLacks) {
   const TemporaryDirectory folder;
   const std::string model = write_tiny_config(folder.path());
-  EXPECT_THAT(failure({"generate", "--model.path", model}, kUsage),
-              HasSubstr("expected --prompt TEXT, which is continued, or --chat, got neither"));
+  EXPECT_THAT(
+      failure({"generate", "--model.path", model}, kUsage),
+      HasSubstr(
+          "expected --prompt TEXT, which is continued, or --chat or --messages, got neither"));
   EXPECT_THAT(failure({"generate", "--chat", "--prompt", "a"}, kUsage), HasSubstr("got both"));
   EXPECT_THAT(failure({"generate", "--prompt", "a", "--messages", "m.json"}, kUsage),
-              HasSubstr("--messages: expected --chat with it"));
+              HasSubstr("--messages, got both"));
   EXPECT_THAT(failure({"generate", "--chat", "--data.now", "soon"}, kUsage),
               HasSubstr("data.now: expected a date such as 2026-05-01"));
   EXPECT_THAT(failure({"generate", "--chat"}, kUsage), HasSubstr("expected model.path, got none"));
-  EXPECT_THAT(failure({"generate", "--chat", "--model.path", model, "--messages",
-                       folder.path() / "none.json"},
-                      1),
-              HasSubstr("none.json"));
+  EXPECT_THAT(
+      failure({"generate", "--model.path", model, "--messages", folder.path() / "none.json"}, 1),
+      HasSubstr("none.json"));
 }
 
 TEST(CliErrors, SayWhatLoraLacks) {

@@ -268,5 +268,73 @@ TEST_F(Data, OfRowsAreShownWithWhatIsTrained) {
   EXPECT_EQ(run_binary({"data", "shew", rows, "--model.path", model_.string()}).exit_code, 2);
 }
 
+TEST_F(Data, AMissingTemplateIsToldOnce) {
+  const std::string row =
+      R"({"messages": [{"role": "user", "content": "the"}, {"role": "assistant", "content": "fox"}]})"
+      "\n";
+  const fs::path rows = write("chat.jsonl", row + row + row);
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"data", "check", rows, "--model.path", model_},
+        {"train", "--model.path", model_, "--model.init", "random", "--data.train", rows,
+         "--train.objective", "sft", "--data.cache", "none", "--train.output",
+         folder_.path() / "run"}}) {
+    const Outcome outcome = run_binary(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    const std::string what = "rows of messages: [chat template] ";
+    const std::size_t first = outcome.err.find(what);
+    ASSERT_NE(first, std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.err.find("chat_template.jinja", outcome.err.find("chat_template.jinja") + 1),
+              std::string::npos)
+        << outcome.err;
+  }
+}
+
+TEST_F(Data, RolesThatATemplateDoesNotTakeAreNamed) {
+  const auto rows_of = [](const char* role) {
+    return fmt::format(
+        R"({{"messages": [{{"role": "{}", "content": "hen"}}, {{"role": "assistant", "content": "fox"}}]}})"
+        "\n",
+        role);
+  };
+  const fs::path rows = write("roles.jsonl", rows_of("user") + rows_of("usr"));
+  const auto check = [&](const std::string& of_others) {
+    return run_binary(
+        {"data", "check", rows, "--model.path", model_, "--data.require_stop_token", "false",
+         "--template",
+         write("template.jinja",
+               "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ m.content }}"
+               "{% else %}" +
+                   of_others + "{% endif %}{% endfor %}")});
+  };
+  const Outcome refused = check("{{ raise_exception('no such turn') }}");
+  EXPECT_EQ(refused.exit_code, 1) << refused.err;
+  EXPECT_THAT(refused.out, HasSubstr("1 bad rows:\n"));
+  EXPECT_THAT(refused.out, HasSubstr("roles.jsonl:2: "));
+  EXPECT_THAT(refused.out, HasSubstr("no such turn; the messages are of usr, assistant"));
+  const Outcome left_out = check("");
+  EXPECT_THAT(left_out.out, HasSubstr("1 messages that the template leaves out:\n"));
+  EXPECT_THAT(left_out.out, HasSubstr("roles.jsonl:2: messages[0], role usr\n"));
+}
+
+TEST_F(Data, RowsAreCheckedAndShownAsARunCutsThem) {
+  const fs::path rows = write("rows.jsonl", R"({"prompt": "abc", "completion": "defgh"})"
+                                            "\n"
+                                            R"({"prompt": "abcdefg", "completion": "h"})"
+                                            "\n");
+  const auto data = [&](const std::string& action, const std::string& truncation) {
+    return run_binary({"data", action, rows, "--model.path", model_, "--data.require_stop_token",
+                       "false", "--data.max_length", "6", "--data.truncation", truncation});
+  };
+  const Outcome start = data("check", "keep_start");
+  EXPECT_THAT(start.out, HasSubstr("2 rows\n"));
+  EXPECT_THAT(start.out, HasSubstr("tokens of a row            6         6         6         6"));
+  EXPECT_THAT(start.out, HasSubstr("1 rows without a trained token"));
+  EXPECT_THAT(start.out, HasSubstr("2 rows that are too long (data.truncation: keep_start)"));
+  EXPECT_THAT(data("check", "keep_end").out, HasSubstr("0 rows without a trained token"));
+  EXPECT_THAT(data("check", "drop").out, HasSubstr("0 rows\n"));
+  EXPECT_EQ(data("check", "error").exit_code, 1);
+  EXPECT_THAT(data("show", "keep_end").out, HasSubstr("tokens, of which 6 are kept"));
+}
+
 }  // namespace
 }  // namespace anabatic::testing

@@ -18,7 +18,7 @@ RANK, ALPHA = 3, 6
 # name in MODELS -> what the adapter is of, besides attention, experts, shared experts and MLPs
 ADAPTERS = {
     "llama_llama3": {},
-    "mixtral": {"targets": ["all", "router", "head"], "share_gate_up": "false"},
+    "mixtral": {"targets": ["all", "router", "embedding", "head"], "share_gate_up": "false"},
     "qwen2moe": {"targets": ["all", "router"], "rslora": "true"},
     "granitemoeshared": {"targets": ["all", "router"]},
     "gpt-oss": {"targets": ["all", "router"]},

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters against PEFT, on small random models of every family: files of PEFT's read here (logits, and the gradient of
-every tensor), 20 steps of AdamW from one file, what was trained loaded by PEFT and merged by both.
+every tensor), 20 steps of AdamW from one file, what was trained loaded by PEFT and merged by both. Adapters of embeddings
+and heads too, also where these are one tensor.
 
 usage: parity_lora.py BINARY [MODEL_NAME...]
 """
@@ -8,6 +9,7 @@ usage: parity_lora.py BINARY [MODEL_NAME...]
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -29,6 +31,15 @@ ROWS, LENGTH, STEPS, MICRO_BATCH, RATE, DECAY, CLIP = 3, 24, 20, 2, 5e-3, 0.1, 1
 # in a direction of its own. That noise says nothing about adapters.
 EPSILON = 1e-4
 TRAINED = ["mixtral_plain", "qwen2_moe_plain", "deepseek_v3_plain", "gpt_oss_plain", "granitemoe_plain"]
+# (model, modules of PEFT's adapter, our targets): embeddings with a row for padding and a multiplier, positions, a head
+# of its own and one that is the embedding.
+TABLES = [
+    ("llama_padding", ["embed_tokens", "lm_head", "q_proj"], ["embedding", "head"]),
+    ("granitemoe_plain", ["embed_tokens", "q_proj"], ["embedding"]),
+    ("gpt2_plain", ["wte", "wpe"], ["embedding"]),
+    ("llama_odd", ["embed_tokens"], ["embedding", "attention"]),
+    ("llama_odd", ["lm_head"], ["head"]),
+]
 RANK, ALPHA = 4, 6.0
 
 
@@ -59,9 +70,13 @@ def make_adapter(model, seed=3, **more):
     adapted = peft.get_peft_model(model, config)
     generator = torch.Generator().manual_seed(seed)
     for key, value in adapted.named_parameters():
-        if "lora_B" in key:
+        if "lora_B" in key or "lora_embedding" in key:
             value.data = 0.05 * torch.randn(value.shape, generator=generator)
     return adapted
+
+
+def of_adapter(adapted):
+    return get_peft_model_state_dict(adapted, save_embedding_layers=False)
 
 
 def load_adapter(source, adapter, failures):
@@ -70,8 +85,10 @@ def load_adapter(source, adapter, failures):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loaded = peft.PeftModel.from_pretrained(model, adapter)
-    failures += [f"{adapter}: PEFT warns: {w.message}" for w in caught if "adapter" in str(w.message)]
-    stored, held = load_file(adapter / "adapter_model.safetensors"), get_peft_model_state_dict(loaded)
+    # PEFT recommends this wherever an adapter is of an embedding or head that are one tensor.
+    texts = [str(w.message) for w in caught if "ensure_weight_tying" not in str(w.message)]
+    failures += [f"{adapter}: PEFT warns: {text}" for text in texts if "adapter" in text]
+    stored, held = load_file(adapter / "adapter_model.safetensors"), of_adapter(loaded)
     if set(stored) != set(held):
         failures.append(f"{adapter}: PEFT has other tensors than the file: {sorted(set(stored) ^ set(held))[:6]}")
     failures += [f"{adapter}: {k} differs in PEFT" for k in set(stored) & set(held) if not torch.equal(stored[k], held[k])]
@@ -174,7 +191,7 @@ def check_training(binary, folder, name, adapted, source, adapter, failures):
     if not worst <= tolerance.TRAINING_LOSS:
         failures.append(f"{name}: losses differ by {worst:.3g}, allowed {tolerance.TRAINING_LOSS}")
     start = load_file(adapter / "adapter_model.safetensors")
-    saved, held = load_file(checkpoint / "adapter_model.safetensors"), get_peft_model_state_dict(adapted)
+    saved, held = load_file(checkpoint / "adapter_model.safetensors"), of_adapter(adapted)
     if set(saved) != set(held):
         failures.append(f"{name}: saved tensors differ from PEFT's: {sorted(set(saved) ^ set(held))[:6]}")
     largest = max(tolerance.largest_relative_error(saved[k], held[k]) for k in set(saved) & set(held))
@@ -186,12 +203,27 @@ def check_training(binary, folder, name, adapted, source, adapter, failures):
     return worst, largest, checkpoint
 
 
+def cannot_be_merged(adapted):
+    """PEFT would change both an embedding and a head that are one tensor."""
+    ends = ("wte.lora_embedding_A.default", "embed_tokens.lora_embedding_A.default", "lm_head.lora_A.default.weight")
+    return adapted.config.tie_word_embeddings and any(n.endswith(ends) for n, _ in adapted.named_parameters())
+
+
+def check_refusal(name, words, failures, *command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode == 0 or words not in done.stderr:
+        failures.append(f"{name}: expected an error with '{words}', got {done.returncode}: {done.stderr}")
+
+
 def check_writing(binary, folder, name, source, checkpoint, ids, tokens, failures):
     """What was trained here, in PEFT, and merged by both."""
     loaded = load_adapter(source, checkpoint, failures)
     ours = gradients(binary, source, checkpoint, tokens, folder / f"{name}.out")["logits"]
     with torch.no_grad():
         worst = compare_logits(f"{name}: our adapter in PEFT", ours, loaded(ids).logits, failures)
+    if cannot_be_merged(loaded):
+        check_refusal(name, "one tensor (tie_word_embeddings)", failures, binary, "lora", "merge", source, checkpoint, folder / "no")
+        return worst
     merged = folder / f"{name}_merged"
     training.run(binary, "lora", "merge", source, checkpoint, merged)
     with torch.no_grad():
@@ -252,6 +284,37 @@ def check_model(binary, folder, name, failures):
     )
 
 
+def check_tables(binary, folder, name, modules, targets, failures):
+    """Adapters of embeddings and heads. PEFT adds the weights below to its file."""
+    model = build(name)
+    source, adapter = folder / name, folder / f"{name}_adapter"
+    model.save_pretrained(source)
+    adapted = make_adapter(model, target_modules=modules, target_parameters=None)
+    adapted.save_pretrained(adapter)
+    read, gradient, ids, tokens = check_reading(binary, folder, name, adapted, source, adapter, failures)
+    loss, trained, checkpoint = check_training(binary, folder, name, adapted.train(), source, adapter, failures)
+    written = check_writing(binary, folder, name, source, checkpoint, ids, tokens, failures)
+    fresh = check_fresh(binary, folder, name, source, ids, tokens, failures, targets=targets, rank=3)
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    copies = [key for key in tensors if key.endswith(".base_layer.weight")]
+    if len(copies) != len({"embed_tokens", "lm_head"} & set(modules)):
+        failures.append(f"{name}: PEFT adds the weights {copies}")
+    for key in copies:
+        save_file(tensors | {key: tensors[key] + (torch.arange(tensors[key].numel()) == 7).view_as(tensors[key])},
+                  adapter / "adapter_model.safetensors", {"format": "pt"})
+        check_refusal(name, f"{key}: expected", failures, binary, "lora", "info", adapter, "--model.path", source)
+    print(
+        f"{name}, {' '.join(modules)}: logits {read:.2g} read, {written:.2g} written, {fresh:.2g} fresh; gradients"
+        f" {gradient:.2g} of their bound; 20 steps: losses {loss:.2g}, tensors {trained:.2g}",
+        flush=True,
+    )
+
+
+def empty(folder):
+    for entry in folder.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
 def main():
     binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or TRAINED
     torch.set_num_threads(1)
@@ -259,8 +322,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
             check_model(binary, pathlib.Path(folder), name, failures)
-            for entry in pathlib.Path(folder).iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            empty(pathlib.Path(folder))
+        for name, modules, targets in [] if sys.argv[2:] else TABLES:
+            check_tables(binary, pathlib.Path(folder), name, modules, targets, failures)
+            empty(pathlib.Path(folder))
     print("\n".join(failures))
     print(f"{len(chosen)} models, {len(failures)} failures")
     return 1 if failures else 0

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the check of an adapter sees by itself, and what it sees next to a merged model.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,8 +94,8 @@ TEST_F(AdapterProof, AGoodAdapterHasNoProblem) {
     const AdapterReport report = check_adapter(adapter_, base_, merged);
     EXPECT_THAT(report.problems, IsEmpty());
     EXPECT_EQ(report.tokens, 64);
-    EXPECT_EQ(report.norms_of_b.size(), 2u);
-    for (const auto& [kind, norm] : report.norms_of_b) EXPECT_GT(norm, 0) << kind;
+    EXPECT_EQ(report.norms.size(), 2u);
+    for (const auto& [kind, norm] : report.norms) EXPECT_GT(norm, 0) << kind;
     EXPECT_GT(report.effect, 10 * report.merge_bound);
     EXPECT_LE(report.merge_difference, report.merge_bound);
     EXPECT_THAT(report.coverage, HasSubstr("attention        8       8"));
@@ -104,8 +105,30 @@ TEST_F(AdapterProof, AGoodAdapterHasNoProblem) {
 TEST_F(AdapterProof, AnAdapterThatDoesNothingIsNamed) {
   const AdapterReport report = check_adapter(train_adapter("fresh", 0), base_);
   EXPECT_LE(report.effect, report.merge_bound);
-  EXPECT_THAT(report.problems, Contains(HasSubstr("B of 14 of 14 weights is all zero")));
+  EXPECT_THAT(report.problems, Contains(HasSubstr("14 of 14 adapters of weights change nothing")));
   EXPECT_THAT(report.problems, Contains(HasSubstr("changes no logit beyond rounding")));
+}
+
+// An embedding that is the head cannot get what is of one of them.
+TEST(AdapterProofOfATiedModel, ChecksWhatIsNotMerged) {
+  const TemporaryDirectory folder;
+  RunConfig run = testing::tiny_run(folder.path(), "\"tie_word_embeddings\": true");
+  run.train.output = folder.path() / "base";
+  const std::string base = Trainer(run).train().checkpoint;
+  run.model.path = base;
+  run.model.init = "pretrained";
+  for (const char* target : {"embedding", "head"})
+    for (const double rate : {0.0, 0.01}) {
+      run.lora.targets = {target};
+      run.optimizer.learning_rate = rate;
+      run.train.output = folder.path() / fmt::format("{}-{}", target, rate);
+      const AdapterReport report = check_adapter(Trainer(run).train().checkpoint, base);
+      EXPECT_THAT(report.not_merged, HasSubstr("are one tensor"));
+      EXPECT_EQ(report.problems.empty(), rate > 0) << target;
+      if (rate == 0) {
+        EXPECT_THAT(report.problems, Contains(HasSubstr("1 of 1 adapters of weights")));
+      }
+    }
 }
 
 // A file with its values at other places is an adapter too. What it should be says another program.

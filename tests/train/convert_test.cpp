@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "model/weight_files.h"
+#include "support/file_size_limit.h"
 #include "support/tiny_run.h"
 #include "unit/model/model_files.h"
 #include "unit/model/planted_fault.h"
@@ -97,6 +98,16 @@ TEST_F(Convert, LeavesNothingBehindWhereItFails) {
   EXPECT_ANY_THROW(convert(path("source"), path("copy"), {}));
   EXPECT_FALSE(fs::exists(path("copy")));
   EXPECT_FALSE(fs::exists(path("copy").string() + ".partial"));
+}
+
+TEST_F(Convert, LeavesNothingBehindOnAFullDisk) {
+  const auto entries = [&] {
+    return std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator());
+  };
+  const auto before = entries();
+  const testing::FileSizeLimit limit(8 << 10);
+  EXPECT_THROW(convert(path("source"), path("copy"), {.compares_logits = false}), ResourceError);
+  EXPECT_EQ(entries(), before);
 }
 
 TEST_F(Convert, RefusesANameThatHoldsFiles) {

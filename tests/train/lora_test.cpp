@@ -88,7 +88,7 @@ TEST(Lora, LearnsAndLeavesTheWeightsAlone) {
     for (const bool in_backward : {false, true}) {
       const TemporaryDirectory folder;
       RunConfig run = adapter_run(folder.path());
-      run.lora.targets = {"all", "router", "head"};
+      run.lora.targets = {"all", "router", "embedding", "head"};
       run.train.precision = precision;
       run.train.steps = 40;
       run.train.gradient_accumulation_steps = 2;
@@ -159,9 +159,46 @@ TEST(Lora, ATiedEmbeddingStaysFrozen) {
     const TrainResult result = trainer.train();
     EXPECT_EQ(hashes(trainer.session()).at("embedding.weight"), before.at("embedding.weight"));
     EXPECT_LT(result.after->loss, result.before->loss - 0.1) << precision;
-    run.lora.targets = {"head"};
-    EXPECT_THAT(failure(run), HasSubstr("whose head is the embedding"));
   }
+}
+
+// Each side of such an embedding learns by itself.
+TEST(Lora, AnEmbeddingAndAHeadThatAreOneTensorLearnApart) {
+  for (const char* target : {"embedding", "head"})
+    for (const char* precision : {"fp32", "bf16"}) {
+      const TemporaryDirectory folder;
+      RunConfig run = adapter_run(folder.path(), "\"tie_word_embeddings\": true");
+      run.lora.targets = {target};
+      run.train.precision = precision;
+      run.train.steps = 40;
+      run.data.validation = {
+          anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+      Trainer trainer(run);
+      const auto before = hashes(trainer.session());
+      const TrainResult result = trainer.train();
+      const auto after = hashes(trainer.session());
+      EXPECT_LT(result.after->loss, result.before->loss - 0.1) << target << " " << precision;
+      for (const auto& [name, hash] : before)
+        EXPECT_EQ(after.at(name) == hash, !is_adapter(intern(name))) << name;
+    }
+}
+
+TEST(Lora, AnAdapterOfOneSideOfATiedTensorIsNotMerged) {
+  const TemporaryDirectory folder;
+  RunConfig run = adapter_run(folder.path(), "\"tie_word_embeddings\": true");
+  run.lora.targets.clear();
+  run.train.output = folder.path() / "base";
+  const std::string base = Trainer(run).train().checkpoint;
+  run.model.path = base;
+  run.model.init = "pretrained";
+  run.lora.targets = {"embedding"};
+  run.train.output = folder.path() / "adapter";
+  const std::string adapter = Trainer(run).train().checkpoint;
+  EXPECT_THAT(
+      testing::message_of([&] { convert(base, folder.path() / "merged", {.adapter = adapter}); }),
+      AllOf(HasSubstr("the embedding and the head of this mixtral are one tensor"),
+            HasSubstr("use it next to the model")));
+  EXPECT_FALSE(fs::exists(folder.path() / "merged"));
 }
 
 TEST(Lora, ResumesBitForBit) {
@@ -405,6 +442,22 @@ TEST(GgufAdapter, IsRefusedForAFamilyWithoutAnArchitecture) {
       model::write_gguf_adapter(config, adapter, values.reader(), folder.path() / "a.gguf"),
       Unsupported);
   EXPECT_FALSE(fs::exists(folder.path() / "a.gguf"));
+}
+
+TEST(GgufAdapter, IsNotOfOneSideOfATiedTensor) {
+  const TemporaryDirectory folder;
+  const fs::path file = folder.path() / "config.json";
+  write_file_atomically(file, model::small_json("llama", R"("tie_word_embeddings": true)"));
+  const model::ModelConfig config = model::load_config(folder.path());
+  for (const char* target : {"embedding", "head"}) {
+    const model::Adapter adapter = model::choose_adapter(config, {.targets = {target}});
+    const model::AdapterValues values(adapter);
+    EXPECT_THAT(testing::message_of([&] {
+                  model::write_gguf_adapter(config, adapter, values.reader(),
+                                            folder.path() / "a.gguf");
+                }),
+                HasSubstr("are one tensor"));
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/chat/chat_format.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -98,6 +98,16 @@ double weight_of(const OrderedJson& message, std::size_t i) {
                    "[chat] messages[{}].weight: expected a number of at least 0, got {}", i,
                    show_json_briefly(Json(*weight)));
   return weight->get<double>();
+}
+
+// "user, assistant, tool", each once.
+std::string roles_of(const OrderedJson& messages) {
+  std::vector<std::string> roles;
+  for (const OrderedJson& message : messages)
+    if (const auto role = message["role"].get<std::string>();
+        std::ranges::find(roles, role) == roles.end())
+      roles.push_back(role);
+  return fmt::format("{}", fmt::join(roles, ", "));
 }
 
 OrderedJson list_or_text(const OrderedJson& row, const char* key) {
@@ -223,7 +233,12 @@ RenderedChat ChatFormat::render(OrderedJson row, bool add_generation_prompt) con
   }
   const bool has_tools = !(*context)["tools"].is_null();
   const ChatTemplate& chosen = has_tools && tool_use_ ? *tool_use_ : default_;
-  chat.rendered = chosen.render(*context, now_);
+  try {
+    chat.rendered = chosen.render(*context, now_);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(
+        fmt::format("{}; the messages are of {}", error.what(), roles_of((*context)["messages"])));
+  }
   chat.has_generation_blocks = chosen.has_generation_blocks();
   if (!chat.has_generation_blocks)
     chat.generation_prompt = generation_prompt(chosen, *context, has_variables);

@@ -5,9 +5,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/json.h"
 
 namespace anabatic::io {
+
+// What is wrong with all rows alike, such as a model without a chat template: it is told once.
+class WrongForAllRows : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
 
 enum class RowKind : std::uint8_t {
   kText,           // {"text"}

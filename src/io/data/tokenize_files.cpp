@@ -146,6 +146,8 @@ void run_rows(Job& job, const TokenizeOptions& options) {
       encode_one(line, job, options);
     } catch (const InternalError&) {
       throw;
+    } catch (const WrongForAllRows&) {
+      throw;
     } catch (const Error& error) {
       if (job.num_problems++ < kMostProblems)
         job.problems.push_back(

@@ -39,6 +39,16 @@ bool is_in_all(AdapterKind kind) {
          kind != AdapterKind::kHead;
 }
 
+// Those of the product that a weight is in. That of a table is with its transposed.
+std::int64_t columns_of(const Parameter& weight) {
+  return adapter_kind(weight) == AdapterKind::kEmbedding ? weight.shape.front()
+                                                         : weight.shape.back();
+}
+std::int64_t rows_of(const Parameter& weight) {
+  return adapter_kind(weight) == AdapterKind::kEmbedding ? weight.shape.back()
+                                                         : *(weight.shape.end() - 2);
+}
+
 bool is_found(const io::tokenizer::Regex& expression, std::string_view name) {
   io::tokenizer::RegexScratch scratch;
   io::tokenizer::Match match;
@@ -82,14 +92,6 @@ std::string what_there_is(const std::vector<AdaptableTensor>& tensors) {
   return text;
 }
 
-void refuse(const ModelConfig& config, const std::string& target, const AdaptableTensor& tensor) {
-  if (tensor.kind == AdapterKind::kEmbedding)
-    throw Unsupported(fmt::format(
-        "[lora] lora.targets: '{}' meets {}: an adapter of an embedding is not supported{}", target,
-        tensor.weights.front()->name(),
-        config.spec.head.is_tied ? ", nor is one of the head, which is the embedding here" : ""));
-}
-
 }  // namespace
 
 std::string_view to_string(AdapterKind kind) {
@@ -118,6 +120,7 @@ double AdapterGroup::scale() const {
 std::string AdapterGroup::a() const { return name + ".lora_A"; }
 
 std::vector<std::int64_t> AdapterGroup::a_shape() const {
+  if (is_table()) return {columns, rank};
   if (num_experts == 0) return {rank, columns};
   return {num_experts, rank, columns};
 }
@@ -131,6 +134,11 @@ std::int64_t AdapterGroup::num_elements() const {
   std::int64_t rows = columns;
   for (const AdapterPart& part : parts) rows += part.rows;
   return std::max(num_experts, std::int64_t{1}) * rank * rows;
+}
+
+std::int64_t AdapterGroup::num_multiplied() const {
+  const std::int64_t of_one = num_elements() / std::max(num_experts, std::int64_t{1});
+  return is_table() ? of_one - rank * columns : of_one;
 }
 
 std::int64_t Adapter::num_elements() const {
@@ -158,6 +166,12 @@ std::size_t module_spelling(const ModelConfig& config) {
   return 0;
 }
 
+Declarations adaptable_parameters(const ModelConfig& config) {
+  ModelSpec spec = config.spec;
+  spec.head.is_tied = false;
+  return declare(spec, false);
+}
+
 std::vector<AdaptableTensor> adaptable_tensors(const ModelConfig& config,
                                                const Declarations& declared) {
   const Spelling& names = config.spec.spellings.at(module_spelling(config));
@@ -180,21 +194,21 @@ AdapterGroup make_group(const std::vector<const Parameter*>& weights, AdapterKin
   AdapterGroup group{.name = name_of_group(weights),
                      .kind = kind,
                      .num_experts = first.is_per_expert() ? first.shape[0] : 0,
-                     .columns = first.shape.back(),
+                     .columns = columns_of(first),
                      .rank = rank,
                      .alpha = alpha,
                      .divides_by_root = divides_by_root,
                      .parts = {}};
   for (const Parameter* weight : weights) {
-    ANABATIC_CHECK(weight->shape.back() == group.columns, "[lora] {} and {} read other rows",
+    ANABATIC_CHECK(columns_of(*weight) == group.columns, "[lora] {} and {} read other rows",
                    first.name(), weight->name());
-    group.parts.push_back({weight->name(), *(weight->shape.end() - 2)});
+    group.parts.push_back({weight->name(), rows_of(*weight)});
   }
   return group;
 }
 
 Adapter choose_adapter(const ModelConfig& config, const AdapterRequest& request) {
-  const Declarations declared = declare(config.spec, false);
+  const Declarations declared = adaptable_parameters(config);
   const std::vector<AdaptableTensor> tensors = adaptable_tensors(config, declared);
   std::set<const Parameter*> chosen;
   for (const std::string& text : request.targets) {
@@ -203,16 +217,11 @@ Adapter choose_adapter(const ModelConfig& config, const AdapterRequest& request)
     for (const AdaptableTensor& tensor : tensors)
       for (const Parameter* weight : tensor.weights) {
         if (!target.meets(weight->name(), tensor.kind)) continue;
-        refuse(config, text, tensor);
         chosen.insert(weight);
         meets_one = true;
       }
-    ANABATIC_REQUIRE(meets_one, "[lora] lora.targets: '{}' meets no weight of this {}{}; it has {}",
-                     text, config.model_type,
-                     config.spec.head.is_tied && text == kKindNames.back()
-                         ? ", whose head is the embedding"
-                         : "",
-                     what_there_is(tensors));
+    ANABATIC_REQUIRE(meets_one, "[lora] lora.targets: '{}' meets no weight of this {}; it has {}",
+                     text, config.model_type, what_there_is(tensors));
   }
   const auto group_of = [&](const std::vector<const Parameter*>& weights, AdapterKind kind) {
     return make_group(weights, kind, request.rank, request.alpha, request.divides_by_root);
@@ -236,15 +245,26 @@ Adapter choose_adapter(const ModelConfig& config, const AdapterRequest& request)
   return adapter;
 }
 
+std::string why_not_merged(const ModelConfig& config, const Adapter& adapter) {
+  if (!config.spec.head.is_tied) return "";
+  for (const AdapterGroup& group : adapter.groups)
+    if (group.name == "embedding" || group.kind == AdapterKind::kHead)
+      return fmt::format(
+          "the embedding and the head of this {} are one tensor (tie_word_embeddings), and the "
+          "adapter of the {} is none of the other",
+          config.model_type, to_string(group.kind));
+  return "";
+}
+
 std::string coverage_to_string(const ModelConfig& config, const Adapter& adapter) {
   struct Row {
-    std::int64_t adapted = 0, all = 0, parameters = 0, frozen = 0;
+    std::int64_t adapted = 0, all = 0, parameters = 0;
   };
-  const Declarations declared = declare(config.spec, false);
+  const Declarations declared = adaptable_parameters(config);
+  const std::int64_t frozen = count(declare(config.spec, false)).total;
   std::array<Row, kNumAdapterKinds> rows;
-  std::int64_t others = 0, frozen = 0;
+  std::int64_t others = 0;
   for (const Parameter& parameter : declared.parameters) {
-    frozen += parameter.num_elements();
     const std::optional<AdapterKind> kind = adapter_kind(parameter);
     if (!kind) {
       ++others;
@@ -252,7 +272,6 @@ std::string coverage_to_string(const ModelConfig& config, const Adapter& adapter
     }
     Row& row = rows[static_cast<std::size_t>(*kind)];
     ++row.all;
-    row.frozen += parameter.num_elements();
     row.adapted += adapter.find(parameter.name()) != nullptr;
   }
   for (const AdapterGroup& group : adapter.groups)
@@ -276,6 +295,8 @@ std::string coverage_to_string(const ModelConfig& config, const Adapter& adapter
       "biases and the like",
       adapter.num_elements(), 100.0 * total / static_cast<double>(frozen), frozen,
       without.empty() ? "" : fmt::format("; without an adapter: {}", without), others);
+  if (const std::string reason = why_not_merged(config, adapter); !reason.empty())
+    text += fmt::format("\ncannot be merged: {}", reason);
   return text;
 }
 

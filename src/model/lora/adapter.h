@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A low-rank adapter (LoRA, https://arxiv.org/abs/2106.09685): next to a frozen weight W it has A
 // and B, and the product becomes W x + scale · B (A x). Which weights have one, and their shapes.
+// A row of a table becomes W[t] + scale · B A[t]: its A has a row for each row of W.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -16,12 +17,12 @@ namespace anabatic::model {
 // What a weight belongs to: the words of lora.targets, and the rows of the table of coverage.
 enum class AdapterKind : std::uint8_t {
   kAttention,
-  kMlp,      // of dense layers
-  kShared,   // the expert of every token
-  kExperts,  // the stacks
-  kRouter,   // and the gate of a shared expert
-  kEmbedding,
-  kHead
+  kMlp,        // of dense layers
+  kShared,     // the expert of every token
+  kExperts,    // the stacks
+  kRouter,     // and the gate of a shared expert
+  kEmbedding,  // tables
+  kHead        // also where it is the embedding
 };
 inline constexpr std::size_t kNumAdapterKinds = 7;
 std::string_view to_string(AdapterKind kind);
@@ -32,7 +33,7 @@ std::optional<AdapterKind> adapter_kind(const Parameter& parameter);
 // B of one adapted weight.
 struct AdapterPart {
   std::string parameter;  // "layers.3.attention.q.weight"
-  std::int64_t rows = 0;  // of the weight, or of each expert's
+  std::int64_t rows = 0;  // of the weight, or of each expert's; of a table: the width of its rows
   std::string b() const;  // the state "layers.3.attention.q.lora_B" [rows, rank], [E, rows, rank]
 };
 
@@ -42,17 +43,20 @@ struct AdapterGroup {
   std::string name;  // "layers.3.attention.q", "layers.3.experts.gate_up"
   AdapterKind kind = AdapterKind::kAttention;
   std::int64_t num_experts = 0;  // 0: no stack
-  std::int64_t columns = 0;      // of the weights
+  std::int64_t columns = 0;      // of the weights; of a table: how many rows it has
   std::int64_t rank = 0;
   double alpha = 0;
   bool divides_by_root = false;
   std::vector<AdapterPart> parts;
 
+  bool is_table() const { return kind == AdapterKind::kEmbedding; }
   double scale() const;   // alpha / rank, or alpha / √rank
   std::string a() const;  // the state "layers.3.attention.q.lora_A" [rank, columns]
-  std::vector<std::int64_t> a_shape() const;
+  std::vector<std::int64_t> a_shape() const;  // of a table: [columns, rank]
   std::vector<std::int64_t> b_shape(const AdapterPart& part) const;
   std::int64_t num_elements() const;  // of A and all B
+  // Those that a token meets in a product, an expert's counted once.
+  std::int64_t num_multiplied() const;
 };
 
 struct Adapter {
@@ -73,8 +77,12 @@ struct AdapterRequest {
 };
 
 // InvalidArgument for a target that meets no weight, or a part of a tensor, and lists what there
-// is. Unsupported for the embedding, and for the head where it is the embedding.
+// is.
 Adapter choose_adapter(const ModelConfig& config, const AdapterRequest& request);
+
+// The parameters that can have an adapter, and others. A head has one of its own also where it is
+// the embedding: its parameter "head.weight" is none of the model then.
+Declarations adaptable_parameters(const ModelConfig& config);
 
 // The weights that one tensor of transformers holds, in the order of its rows: a single one, or
 // gate and up, ... Every weight of the model that can have an adapter is in one of them.
@@ -94,6 +102,10 @@ AdapterGroup make_group(const std::vector<const Parameter*>& weights, AdapterKin
 // Adds A, B and their products to a forward graph, and freezes every other parameter.
 // InvalidArgument where something else than a product reads a weight, as after model.replace.
 void add_adapter(ir::Graph& graph, const Adapter& adapter);
+
+// Why the adapter cannot become part of the weights; "" where it can. An embedding and the head
+// are one tensor in some models, and it changes one of them.
+std::string why_not_merged(const ModelConfig& config, const Adapter& adapter);
 
 // Which weights have an adapter and what stays frozen: a table for people.
 std::string coverage_to_string(const ModelConfig& config, const Adapter& adapter);

@@ -35,9 +35,10 @@ class AdapterBuilder {
       adapt(graph_.nodes.size() - 1);
     }
     replace_results();
-    for (const auto& [value, weight] : weights_)
-      ANABATIC_REQUIRE(weight.is_read, "[lora] expected a product that reads {}, found none",
-                       text(graph_.value(value).name));
+    for (const auto& [key, weight] : weights_)
+      ANABATIC_REQUIRE(weight.is_read, "[lora] expected {} that reads {}, found none",
+                       key.second ? "an embedding" : "a product",
+                       text(graph_.value(key.first).name));
   }
 
  private:
@@ -55,14 +56,19 @@ class AdapterBuilder {
       graph_.states.back().init = init;
       return value;
     };
+    // As PEFT has them: A of a table is 0, and B of anything else.
     const spec::Init uniform{.rule = spec::Init::Rule::kUniform,
-                             .deviation = 1 / std::sqrt(static_cast<double>(group.columns))};
-    const ValueId a = state(group.a(), group.a_shape(), uniform);
+                             .deviation = 1 / std::sqrt(static_cast<double>(group.columns))},
+        normal{.rule = spec::Init::Rule::kNormal, .deviation = 1}, zeros;
+    const ValueId a = state(group.a(), group.a_shape(), group.is_table() ? zeros : uniform);
     for (const AdapterPart& part : group.parts) {
       const ir::State* weight = graph_.find_state(intern(part.parameter));
+      if (weight == nullptr && group.kind == AdapterKind::kHead)
+        weight = graph_.find_state(intern("embedding.weight"));
       ANABATIC_CHECK(weight != nullptr, "[lora] the graph has no {}", part.parameter);
-      const ValueId before = weight->before;
-      weights_[before] = {&group, a, state(part.b(), group.b_shape(part), {})};
+      const std::pair key(weight->before, group.is_table());
+      weights_[key] = {&group, a,
+                       state(part.b(), group.b_shape(part), group.is_table() ? normal : zeros)};
     }
   }
 
@@ -74,21 +80,33 @@ class AdapterBuilder {
 
   void adapt(std::size_t index_of_node) {
     const Node node = graph_.nodes[index_of_node];  // a copy: building nodes moves the vector
+    const bool is_lookup = node.op->name == "embedding";
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      const auto found = weights_.find(node.inputs[i]);
+      const auto found = weights_.find({node.inputs[i], is_lookup});
       if (found == weights_.end()) continue;
+      found->second.is_read = true;
+      if (is_lookup) {
+        add_lookup(node, found->second);
+        continue;
+      }
       const spec::ProductForm* form = ir::product_form(node);
       ANABATIC_REQUIRE(i == 1 && form != nullptr && form->is_plain() &&
                            form->role == spec::ProductRole::kForward,
                        "[lora] expected a product to read {}, got '{}' (layer {}, segment '{}')",
                        text(graph_.value(node.inputs[i]).name), node.op->name, node.tag.layer,
                        text(node.tag.segment));
-      found->second.is_read = true;
       add_products(node, form->is_grouped, found->second);
     }
   }
 
-  // The scale is applied to the narrow result of A.
+  // Tokens without a gradient of the table have none of A.
+  void add_lookup(const Node& node, const Weight& weight) {
+    builder_.set_tag(node.tag);
+    const ValueId narrow =
+        scaled(builder_.add1("embedding", {weight.a, node.inputs[1]}, node.attributes), weight);
+    add_result(node, builder_.add1("linear", {narrow, weight.b}));
+  }
+
   void add_products(const Node& node, bool is_grouped, const Weight& weight) {
     builder_.set_tag(node.tag);
     const auto product = [&](ValueId x, ValueId matrix) {
@@ -97,13 +115,19 @@ class AdapterBuilder {
       return builder_.add1(node.op->name, std::move(inputs));
     };
     const auto [place, is_new] = narrow_.try_emplace({weight.group, node.inputs[0]});
-    if (is_new) {
-      const ValueId narrow = product(node.inputs[0], weight.a);
-      const double scale = weight.group->scale();
-      place->second = scale == 1 ? narrow : builder_.add1("scale", {narrow}, {{"factor", scale}});
-    }
+    if (is_new) place->second = scaled(product(node.inputs[0], weight.a), weight);
+    add_result(node, product(place->second, weight.b));
+  }
+
+  // The scale is applied to the narrow result of A.
+  ValueId scaled(ValueId narrow, const Weight& weight) {
+    const double scale = weight.group->scale();
+    return scale == 1 ? narrow : builder_.add1("scale", {narrow}, {{"factor", scale}});
+  }
+
+  void add_result(const Node& node, ValueId change) {
     const ValueId result = node.outputs[0];
-    sums_[result] = builder_.add1("add", {result, product(place->second, weight.b)});
+    sums_[result] = builder_.add1("add", {result, change});
   }
 
   // Results that the caller asked for, and the objective.
@@ -117,7 +141,9 @@ class AdapterBuilder {
 
   Graph& graph_;
   ir::GraphBuilder builder_;
-  std::map<ValueId, Weight> weights_;
+  // By the value of the weight, and whether rows are looked up in it: one tensor can be both an
+  // embedding and a head.
+  std::map<std::pair<ValueId, bool>, Weight> weights_;
   std::map<std::pair<const AdapterGroup*, ValueId>, ValueId> narrow_;  // A x, by what it reads
   std::map<ValueId, ValueId> sums_;  // by the product without the adapter
 };

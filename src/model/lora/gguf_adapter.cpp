@@ -23,7 +23,11 @@ struct AdaptedTensor {
   std::string b() const { return file->name + ".lora_b"; }
 };
 
-std::vector<AdaptedTensor> adapted_tensors(const Adapter& adapter, const WeightMap& map) {
+// llama.cpp would take the adapter of an embedding for that of a head that is the same tensor.
+std::vector<AdaptedTensor> adapted_tensors(const ModelConfig& config, const Adapter& adapter,
+                                           const WeightMap& map) {
+  if (const std::string reason = why_not_merged(config, adapter); !reason.empty())
+    throw Unsupported(fmt::format("[lora] gguf: {}, as it would be in llama.cpp", reason));
   std::vector<AdaptedTensor> tensors;
   std::vector<std::string> without;
   for (const AdapterGroup& group : adapter.groups)
@@ -53,13 +57,19 @@ std::vector<float> values_of_b(const AdaptedTensor& tensor, const Declarations& 
   const auto weight = std::ranges::find_if(declared.parameters, [&](const Parameter& parameter) {
     return parameter.name() == tensor.part->parameter;
   });
+  const double factor = alpha_of(*tensor.group) / alpha;
   const AdaptableTensor alone{
       .file = tensor.file->name, .kind = tensor.group->kind, .weights = {&*weight}};
-  const std::vector<AdapterRow> rows = adapter_rows(*tensor.file, alone);
   const std::int64_t rank = tensor.group->rank;
+  if (tensor.group->is_table()) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.part->rows * rank));
+    read(tensor.part->b(), 0, values);
+    for (float& value : values) value = static_cast<float>(factor * value);
+    return values;
+  }
+  const std::vector<AdapterRow> rows = adapter_rows(*tensor.file, alone);
   std::vector<float> values(rows.size() * static_cast<std::size_t>(rank)), in_order(values.size());
   read(tensor.part->b(), 0, values);
-  const double factor = alpha_of(*tensor.group) / alpha;
   for (std::size_t i = 0; i < rows.size(); ++i)
     for (std::int64_t j = 0; j < rank; ++j)
       in_order[i * static_cast<std::size_t>(rank) + static_cast<std::size_t>(j)] =
@@ -72,9 +82,9 @@ std::vector<float> values_of_b(const AdaptedTensor& tensor, const Declarations& 
 void write_gguf_adapter(const ModelConfig& config, const Adapter& adapter, const StateReader& read,
                         const std::filesystem::path& file) {
   const GgufArchitecture& architecture = require_gguf_architecture(config);
-  const Declarations declared = declare(config.spec, false);
+  const Declarations declared = adaptable_parameters(config);
   const WeightMap map = gguf_weight_map(config, architecture.has_pairs);
-  const std::vector<AdaptedTensor> tensors = adapted_tensors(adapter, map);
+  const std::vector<AdaptedTensor> tensors = adapted_tensors(config, adapter, map);
   ANABATIC_REQUIRE(!tensors.empty(), "[lora] gguf: expected an adapter of a weight, got none");
   const double alpha = alpha_of(*tensors.front().group);
   io::GgufKeys keys;

@@ -15,9 +15,23 @@ std::size_t num_elements_of(const std::vector<std::int64_t>& shape) {
   return count;
 }
 
-// Adds columns [begin, begin + sums.size()) of a row of B A, the row counted through all experts.
+// Columns of the weight that a part is of.
+std::int64_t width_of(const AdapterGroup& group, const AdapterPart& part) {
+  return group.is_table() ? part.rows : group.columns;
+}
+
+// Adds elements [begin, begin + sums.size()) of a row of what the adapter changes, the row counted
+// through all experts.
 void add_row(const AdapterValues& values, const AdapterGroup& group, const AdapterPart& part,
              std::int64_t row, std::int64_t begin, std::span<double> sums) {
+  if (group.is_table()) {
+    const float* a = values.of(group.a()).data() + row * group.rank;
+    const float* b = values.of(part.b()).data() + begin * group.rank;
+    for (std::size_t c = 0; c < sums.size(); ++c)
+      for (std::int64_t j = 0; j < group.rank; ++j)
+        sums[c] += static_cast<double>(a[j]) * b[static_cast<std::int64_t>(c) * group.rank + j];
+    return;
+  }
   const std::int64_t expert = row / part.rows;
   const float* b = values.of(part.b()).data() + row * group.rank;
   const float* a = values.of(group.a()).data() + expert * group.rank * group.columns + begin;
@@ -67,13 +81,14 @@ StateReader merged_reader(StateReader source, const AdapterValues& adapter) {
     if (group == nullptr) return;
     const AdapterPart& part = *std::ranges::find(group->parts, state, &AdapterPart::parameter);
     const double scale = group->scale();
+    const std::int64_t width = width_of(*group, part);
     std::vector<double> sums;
     for (std::size_t done = 0; done < values.size();) {
-      const std::int64_t at = first + static_cast<std::int64_t>(done), begin = at % group->columns;
+      const std::int64_t at = first + static_cast<std::int64_t>(done), begin = at % width;
       const std::size_t count =
-          std::min(static_cast<std::size_t>(group->columns - begin), values.size() - done);
+          std::min(static_cast<std::size_t>(width - begin), values.size() - done);
       sums.assign(count, 0.0);
-      add_row(adapter, *group, part, at / group->columns, begin, sums);
+      add_row(adapter, *group, part, at / width, begin, sums);
       for (std::size_t i = 0; i < count; ++i)
         values[done + i] = static_cast<float>(values[done + i] + scale * sums[i]);
       done += count;
@@ -85,9 +100,10 @@ double norm_of_change(const AdapterValues& adapter, const AdapterGroup& group) {
   double squares = 0;
   std::vector<double> sums;
   for (const AdapterPart& part : group.parts) {
-    const std::int64_t rows = part.rows * std::max(group.num_experts, std::int64_t{1});
+    const std::int64_t rows =
+        group.is_table() ? group.columns : part.rows * std::max(group.num_experts, std::int64_t{1});
     for (std::int64_t row = 0; row < rows; ++row) {
-      sums.assign(static_cast<std::size_t>(group.columns), 0.0);
+      sums.assign(static_cast<std::size_t>(width_of(group, part)), 0.0);
       add_row(adapter, group, part, row, 0, sums);
       for (const double sum : sums) squares += sum * sum;
     }

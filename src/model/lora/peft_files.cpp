@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/safetensors_writer.h"
+#include "model/float_conversion.h"
 #include "model/stored_tensor.h"
+#include "model/transpose.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -18,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostProblems = 10;  // that an error lists
-constexpr const char* kA = ".lora_A.weight";
+constexpr std::size_t kMostProblems = 10;     // that an error lists
+constexpr const char* kA = ".lora_A.weight";  // of linears and stacks
 constexpr const char* kB = ".lora_B.weight";
 constexpr std::string_view kEndOfWeight = ".weight";
 
@@ -72,7 +74,7 @@ io::SafetensorsWriter open_writer(const fs::path& directory, std::vector<io::Ten
 }  // namespace
 
 PeftFiles::PeftFiles(const ModelConfig& config, const fs::path& directory, GateUp gate_up)
-    : declared_(declare(config.spec, false)),
+    : declared_(adaptable_parameters(config)),
       tensors_(adaptable_tensors(config, declared_)),
       module_spelling_(module_spelling(config)),
       maps_(config.spec.spellings.size()),
@@ -81,14 +83,7 @@ PeftFiles::PeftFiles(const ModelConfig& config, const fs::path& directory, GateU
   std::vector<std::string> problems;
   maps_[module_spelling_] = module_map(config);
   for (const auto& [name, entry] : files_.entries()) used_[name] = false;
-  for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
-    const std::size_t begin = adapter_.groups.size();
-    if (!take(config, tensor, problems)) continue;
-    for (std::size_t i = begin; i < adapter_.groups.size(); ++i)
-      if (adapter_.groups[i].kind == AdapterKind::kHead && config.spec.head.is_tied)
-        problems.push_back(
-            fmt::format("{}: the head of this model is its embedding", adapter_.groups[i].name));
-  }
+  for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) take(config, tensor, problems);
   for (const auto& [name, is_used] : used_)
     if (!is_used)
       problems.push_back(fmt::format("{}: no weight of this {} has an adapter of that name", name,
@@ -104,19 +99,22 @@ PeftFiles::PeftFiles(const ModelConfig& config, const fs::path& directory, GateU
   if (gate_up != GateUp::kTogether) split_gate_up(gate_up == GateUp::kApart);
 }
 
-bool PeftFiles::has(const std::string& stem) const {
-  return used_.contains(stem + kA) || used_.contains(stem + kB);
+bool PeftFiles::has(const std::string& stem, AdapterKind kind) const {
+  const PeftEnds ends = peft_ends(kind);
+  return used_.contains(stem + ends.a) || used_.contains(stem + ends.b);
 }
 
-PeftFiles::Pair PeftFiles::use(const std::string& stem, std::vector<std::string>& problems) {
-  for (const char* end : {kA, kB}) {
+PeftFiles::Pair PeftFiles::use(const std::string& stem, std::vector<std::string>& problems,
+                               AdapterKind kind) {
+  const PeftEnds ends = peft_ends(kind);
+  for (const char* end : {ends.a, ends.b}) {
     const auto found = used_.find(stem + end);
     if (found == used_.end())
       problems.push_back(fmt::format("{}{}: missing, the other half is there", stem, end));
     else
       found->second = true;
   }
-  return {stem + kA, stem + kB};
+  return {stem + ends.a, stem + ends.b};
 }
 
 bool PeftFiles::take(const ModelConfig& config, std::size_t tensor,
@@ -137,14 +135,54 @@ bool PeftFiles::take(const ModelConfig& config, std::size_t tensor,
     });
     if (!is_one || !file.ends_with(kEndOfWeight)) continue;
     const std::string module(parent_of(file)), stem = kPeftPrefix + module;
-    if (!has(stem)) continue;
+    if (!has(stem, own.kind)) continue;
+    if (own.kind == AdapterKind::kEmbedding || own.kind == AdapterKind::kHead)
+      take_weight(config, own, stem, problems);
     const bool is_parameter = std::ranges::any_of(
         peft_.target_parameters, [&](const std::string& name) { return names_target(name, file); });
-    add(own.weights, {.tensor = tensor, .spelling = i, .pairs = {use(stem, problems)}},
+    add(own.weights, {.tensor = tensor, .spelling = i, .pairs = {use(stem, problems, own.kind)}},
         is_parameter ? file : module, problems);
     return true;
   }
   return false;
+}
+
+void PeftFiles::take_weight(const ModelConfig& config, const AdaptableTensor& own,
+                            const std::string& stem, std::vector<std::string>& problems) {
+  const std::string name = stem + ".base_layer.weight";
+  const auto found = used_.find(name);
+  if (found == used_.end()) return;
+  found->second = true;
+  const Parameter& weight = *own.weights.front();
+  for (std::string& problem : storage_problems({.elements = files_.find(name)}, name, weight.shape))
+    problems.push_back(std::move(problem));
+  const bool is_tied_head = own.kind == AdapterKind::kHead && config.spec.head.is_tied;
+  weights_[name] = is_tied_head ? "embedding.weight" : weight.name();
+}
+
+void PeftFiles::require_equal_weights(const ModelConfig& config, const StateReader& read) const {
+  for (const auto& [name, parameter] : weights_) {
+    const io::TensorEntry& entry = *files_.find(name);
+    const StoredTensor stored{.elements = &entry};
+    constexpr std::int64_t kBlock = std::int64_t{1} << 20;
+    std::vector<float> found, expected;
+    std::vector<std::byte> rounded;
+    for (std::int64_t first = 0; first < entry.num_elements(); first += kBlock) {
+      found.resize(static_cast<std::size_t>(std::min(kBlock, entry.num_elements() - first)));
+      expected.resize(found.size());
+      stored.read(first, found);
+      read(parameter, first, expected);
+      rounded.resize(found.size() * static_cast<std::size_t>(size_bytes(*entry.dtype)));
+      from_floats(*entry.dtype, expected, rounded);
+      to_floats(*entry.dtype, rounded, expected);
+      const auto [at, other] = std::ranges::mismatch(found, expected);
+      ANABATIC_REQUIRE(at == found.end(),
+                       "[lora] {}: expected {} of this {}, found another value at element {}: {}, "
+                       "the model has {}; the adapter is of another base",
+                       name, parameter, config.model_type, first + (at - found.begin()), *at,
+                       *other);
+    }
+  }
 }
 
 // The parameters of a module are wrapped one after the other, the first one innermost.
@@ -245,8 +283,10 @@ void PeftFiles::add(const std::vector<const Parameter*>& weights, Source source,
                     const std::string& target, std::vector<std::string>& problems) {
   const AdaptableTensor& own = tensors_[source.tensor];
   targets_.push_back(target);
-  const std::int64_t rank = peft_.rank_of(target), columns = weights.front()->shape.back(),
-                     rows = rows_of(weights);
+  AdapterGroup group = make_group(weights, own.kind, peft_.rank_of(target), peft_.alpha_of(target),
+                                  peft_.divides_by_root);
+  const std::int64_t rank = group.rank, columns = group.columns,
+                     rows = group.is_table() ? group.parts.front().rows : rows_of(weights);
   const bool is_stack = is_of_experts(own) && !source.is_numbered;
   source.rank = rank;
   source.group = adapter_.groups.size();
@@ -262,8 +302,7 @@ void PeftFiles::add(const std::vector<const Parameter*>& weights, Source source,
     is_right &= fits(pair, target, source.is_swapped ? rows : columns,
                      source.is_swapped ? columns : rows, width, problems);
   if (!is_right) return;
-  adapter_.groups.push_back(
-      make_group(weights, own.kind, rank, peft_.alpha_of(target), peft_.divides_by_root));
+  adapter_.groups.push_back(std::move(group));
   sources_.push_back(std::move(source));
 }
 
@@ -372,6 +411,13 @@ void PeftFiles::load_source(const Source& source, const StateWriter& write) cons
   const AdaptableTensor& own = tensors_[source.tensor];
   const std::int64_t experts = std::max(group.num_experts, std::int64_t{1}), r = group.rank,
                      columns = group.columns;
+  if (group.is_table()) {
+    std::vector<float> by_rows(static_cast<std::size_t>(r * columns));
+    transpose(values_of(source.pairs.front().a), columns, by_rows, r);
+    write(group.a(), 0, by_rows);
+    write(group.parts.front().b(), 0, values_of(source.pairs.front().b));
+    return;
+  }
   if (source.is_numbered) {
     for (std::int64_t e = 0; e < experts; ++e) {
       const Pair& pair = source.pairs[static_cast<std::size_t>(e)];
@@ -420,7 +466,7 @@ void PeftFiles::load_source(const Source& source, const StateWriter& write) cons
 io::ChecksumManifest write_peft_files(const ModelConfig& config, const Adapter& adapter,
                                       const StateReader& read, const fs::path& directory,
                                       const std::string& base) {
-  const Declarations declared = declare(config.spec, false);
+  const Declarations declared = adaptable_parameters(config);
   const std::vector<AdaptableTensor> tensors = adaptable_tensors(config, declared);
   const std::vector<PeftModule> modules = peft_modules(config, adapter, tensors);
   const std::vector<PeftTensor> written = peft_tensors(modules);
@@ -439,7 +485,7 @@ io::ChecksumManifest write_peft_files(const ModelConfig& config, const Adapter& 
 io::ChecksumManifest write_numbered_peft_files(const ModelConfig& config, const Adapter& adapter,
                                                const StateReader& read, const fs::path& directory,
                                                const std::string& base) {
-  const Declarations declared = declare(config.spec, false);
+  const Declarations declared = adaptable_parameters(config);
   const std::vector<AdaptableTensor> tensors = adaptable_tensors(config, declared);
   std::size_t numbered = config.spec.spellings.size();
   for (const AdaptableTensor& tensor : tensors)

@@ -40,6 +40,12 @@ class PeftFiles {
   // Gives every element of A and B to the states of the groups.
   void load(const StateWriter& write) const;
 
+  // Whether the files hold weights of the model too: PEFT adds those of an adapted embedding and
+  // head, which stay as they are.
+  bool holds_weights() const { return !weights_.empty(); }
+  // InvalidArgument where these are not those of the model, in the dtype of the file.
+  void require_equal_weights(const ModelConfig& config, const StateReader& read) const;
+
  private:
   struct Pair {
     std::string a, b;  // names of tensors
@@ -60,8 +66,11 @@ class PeftFiles {
   bool take_stack(std::size_t tensor, std::vector<std::string>& problems);
   bool take_numbered(const ModelConfig& config, std::size_t tensor, std::size_t spelling,
                      std::vector<std::string>& problems);
-  bool has(const std::string& stem) const;
-  Pair use(const std::string& stem, std::vector<std::string>& problems);
+  bool has(const std::string& stem, AdapterKind kind = AdapterKind::kExperts) const;
+  Pair use(const std::string& stem, std::vector<std::string>& problems,
+           AdapterKind kind = AdapterKind::kExperts);
+  void take_weight(const ModelConfig& config, const AdaptableTensor& own, const std::string& stem,
+                   std::vector<std::string>& problems);
   void add(const std::vector<const Parameter*>& weights, Source source, const std::string& target,
            std::vector<std::string>& problems);
   bool fits(const Pair& pair, const std::string& target, std::int64_t a_columns,
@@ -84,6 +93,7 @@ class PeftFiles {
   Adapter adapter_;
   std::vector<Source> sources_;
   std::vector<std::string> left_out_;
+  std::map<std::string, std::string> weights_;  // tensors of the file, by the parameter they equal
 };
 
 // Writes both files into an existing directory, f32. Returns the checksums of the tensors' file.

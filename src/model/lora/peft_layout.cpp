@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/transpose.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -25,7 +26,20 @@ const FileTensor& file_tensor_of(const WeightMap& map, const AdaptableTensor& te
   return *found;
 }
 
+std::vector<float> values_of(const std::string& state, std::int64_t count,
+                             const StateReader& read) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  read(state, 0, values);
+  return values;
+}
+
 std::vector<float> values_of_a(const PeftModule& module, const StateReader& read) {
+  if (const AdapterGroup& table = *module.groups.front(); table.is_table()) {
+    const std::vector<float> by_rows = values_of(table.a(), table.columns * table.rank, read);
+    std::vector<float> values(by_rows.size());
+    transpose(by_rows, table.rank, values, table.columns);
+    return values;
+  }
   const std::int64_t columns = module.groups.front()->columns;
   std::vector<float> values(
       static_cast<std::size_t>(module.num_experts() * module.rank() * columns));
@@ -43,6 +57,8 @@ std::vector<float> values_of_a(const PeftModule& module, const StateReader& read
 // Column j · experts + e of a row is of element j of expert e. A group has columns of its own.
 std::vector<float> values_of_b(const PeftModule& module, const FileTensor& file,
                                const StateReader& read) {
+  if (const AdapterGroup& group = *module.groups.front(); group.is_table())
+    return values_of(group.parts.front().b(), module.rows() * group.rank, read);
   struct Source {
     std::vector<float> values;
     std::int64_t rank = 0, first = 0;  // first: its column among those of an expert
@@ -78,8 +94,13 @@ std::vector<float> values_of_b(const PeftModule& module, const FileTensor& file,
 
 }  // namespace
 
+PeftEnds peft_ends(AdapterKind kind) {
+  if (kind == AdapterKind::kEmbedding) return {".lora_embedding_A", ".lora_embedding_B"};
+  return {".lora_A.weight", ".lora_B.weight"};
+}
+
 WeightMap module_map(const ModelConfig& config) {
-  return map_of(declare(config.spec, false), config.spec.spellings.at(module_spelling(config)),
+  return map_of(adaptable_parameters(config), config.spec.spellings.at(module_spelling(config)),
                 DType::kFloat32);
 }
 
@@ -169,13 +190,13 @@ std::vector<PeftTensor> peft_tensors(const std::vector<PeftModule>& modules) {
   std::vector<PeftTensor> tensors;
   for (const PeftModule& module : modules) {
     const std::int64_t width = module.num_experts() * module.rank();
-    tensors.push_back({.name = module.stem + ".lora_A.weight",
+    const PeftEnds ends = peft_ends(module.tensor->kind);
+    tensors.push_back({.name = module.stem + ends.a,
                        .shape = {width, module.groups.front()->columns},
                        .module = &module,
                        .is_a = true});
-    tensors.push_back({.name = module.stem + ".lora_B.weight",
-                       .shape = {module.rows(), width},
-                       .module = &module});
+    tensors.push_back(
+        {.name = module.stem + ends.b, .shape = {module.rows(), width}, .module = &module});
   }
   return tensors;
 }

@@ -26,7 +26,7 @@ std::vector<AdapterRow> adapter_rows(const FileTensor& tensor, const AdaptableTe
 struct PeftModule {
   std::string target;
   bool is_parameter = false;  // listed under target_parameters
-  // Its tensors: STEM.lora_A.weight, STEM.lora_B.weight.
+  // Its tensors: STEM.lora_A.weight, STEM.lora_B.weight, or peft_ends().
   std::string stem;
   const AdaptableTensor* tensor = nullptr;
   std::vector<const AdapterGroup*> groups;  // one, or those of gate and up
@@ -44,6 +44,12 @@ std::vector<PeftModule> peft_modules(const ModelConfig& config, const Adapter& a
 // parameters: PEFT rewrites targets that are named as projections of experts.
 std::string peft_target(const ModelConfig& config, const AdaptableTensor& tensor,
                         bool& is_parameter);
+// What names of the tensors of A and B end in.
+struct PeftEnds {
+  const char *a, *b;
+};
+PeftEnds peft_ends(AdapterKind kind);
+
 // STEM of its tensors. `is_inner`: the module has another parameter with an adapter, which wraps
 // this one.
 std::string peft_stem(const AdaptableTensor& tensor, bool is_inner);

@@ -16,6 +16,7 @@ struct Row {
 // key.
 constexpr std::string_view kRun = "train plan profile";
 constexpr std::string_view kRunAndEvaluate = "train evaluate plan profile";
+constexpr std::string_view kRowLengths = "train evaluate data plan profile";
 constexpr std::string_view kRunAndGradients = "train gradients plan profile bench";
 constexpr std::string_view kRunAndBench = "train plan profile bench";
 constexpr std::string_view kText = "train evaluate tokenize data plan profile";
@@ -31,15 +32,15 @@ constexpr std::array kRows{
     Row{"model.adapter", "evaluate generate gradients"},
     Row{"data.", kRun},
     Row{"data.validation", kRunAndEvaluate},
-    Row{"data.sequence_length", kRunAndEvaluate},
+    Row{"data.sequence_length", kRowLengths},
     Row{"data.packing", kRunAndEvaluate},
     Row{"data.chat_template", kTextAndGenerate},
     Row{"data.now", kTextAndGenerate},
     Row{"data.allow_special_in_content", kTextAndGenerate},
     Row{"data.require_stop_token", kText},
     Row{"data.loss_on", kText},
-    Row{"data.max_length", kRunAndEvaluate},
-    Row{"data.truncation", kRunAndEvaluate},
+    Row{"data.max_length", kRowLengths},
+    Row{"data.truncation", kRowLengths},
     Row{"data.append_eos", kText},
     Row{"data.format", kText},
     Row{"data.cache", kRunAndEvaluate},

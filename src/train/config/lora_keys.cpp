@@ -18,12 +18,13 @@ ConfigKey adapter_key() {
 }
 
 void add_lora_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(strings(
-      "lora.targets",
-      "Weights that get a low-rank adapter, which is trained in place of the model. Words: "
-      "attention, mlp (of dense layers), shared, experts, router, head, or all (attention, mlp, "
-      "shared, experts). Anything else is a regular expression over names of parameters.",
-      AT(lora.targets)));
+  keys.push_back(
+      strings("lora.targets",
+              "Weights that get a low-rank adapter, which is trained in place of the model. Words: "
+              "attention, mlp (of dense layers), shared, experts, router, embedding, head, or all "
+              "(attention, mlp, shared, experts). Anything else is a regular expression over names "
+              "of parameters.",
+              AT(lora.targets)));
   keys.push_back(
       or_word(integer("lora.rank", "Rank of the adapters. auto is 16, or that of lora.from.", 1,
                       AT(lora.rank), kMostLoraRank),

@@ -110,9 +110,14 @@ model::WeightMap mixture_map(const model::ModelConfig& mixture, const model::Wei
 
 // Null where no adapter is merged.
 std::unique_ptr<model::AdapterValues> load_adapter(const std::string& directory,
-                                                   const model::ModelConfig& config) {
+                                                   const StoredModel& base) {
   if (directory.empty()) return nullptr;
-  const model::PeftFiles files(config, directory);
+  const model::PeftFiles files(base.config(), directory);
+  if (const std::string reason = model::why_not_merged(base.config(), files.adapter());
+      !reason.empty())
+    throw Unsupported(fmt::format("[lora] {}: {}; use it next to the model, as --adapter does",
+                                  directory, reason));
+  files.require_equal_weights(base.config(), base.reader());
   auto values = std::make_unique<model::AdapterValues>(files.adapter());
   files.load(values->writer());
   return values;
@@ -291,7 +296,7 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   Manifest manifest = describe_source(source_path, source);
   manifest.upcycle = options.upcycle;
   manifest.adapter = options.adapter;
-  const auto adapter = load_adapter(options.adapter, source.config());
+  const auto adapter = load_adapter(options.adapter, source);
   if (adapter && source.is_quantised() && !options.dtype)
     throw Unsupported(fmt::format(
         "[lora] {}: its weights have scales, into which nothing is merged; --dtype bf16 "
@@ -390,7 +395,7 @@ std::vector<std::string> check_manifest(const fs::path& path, const std::optiona
     now.insert(now.end(), unused.begin(), unused.end());
     for (const std::string& line : differences(tensors_of_source(manifest), now))
       problems.push_back(fmt::format("{}: {}", source->string(), line));
-    const auto adapter = load_adapter(manifest.adapter, from.config());
+    const auto adapter = load_adapter(manifest.adapter, from);
     add(found.differing_values(values_of(from, found.config(), manifest.upcycle, adapter.get())));
   }
   if (reference) add(check_reference(path, found.config(), *reference));

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "io/data/fingerprint.h"
+#include "train/convert/stored_model.h"
 #include "train/ranks/run_mesh.h"
 
 namespace anabatic::train {
@@ -93,6 +94,12 @@ std::shared_ptr<const model::Adapter> adapter_of(const RunConfig& run,
                                      .alpha = is_usual ? 2 * static_cast<double>(rank) : lora.alpha,
                                      .divides_by_root = lora.rslora,
                                      .shares_gate_up = lora.share_gate_up}));
+}
+
+void require_weights_of(const model::PeftFiles& files, const std::string& base) {
+  if (!files.holds_weights()) return;
+  const StoredModel model(base);
+  files.require_equal_weights(model.config(), model.reader());
 }
 
 void require_no_adapter(const std::string& model_path) {

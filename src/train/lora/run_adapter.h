@@ -23,6 +23,9 @@ const std::string& adapter_directory(const RunConfig& run);
 // Its files, read as adapter_of reads them.
 model::PeftFiles adapter_files(const RunConfig& run, const model::ModelConfig& config);
 
+// InvalidArgument where the files hold weights that are not those of the model `base`.
+void require_weights_of(const model::PeftFiles& files, const std::string& base);
+
 // InvalidArgument where model.path is an adapter, which is no model.
 void require_no_adapter(const std::string& model_path);
 

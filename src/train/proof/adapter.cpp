@@ -50,24 +50,26 @@ double bound_of(const model::ModelSpec& spec, double roundoff_of_weights) {
 
 void add_norms(const model::AdapterValues& values, AdapterReport& report) {
   std::array<std::optional<double>, model::kNumAdapterKinds> squares;
-  std::int64_t num_zero = 0, num_parts = 0;
+  std::int64_t num_zero = 0, num_adapters = 0;
   std::string first_zero;
   for (const model::AdapterGroup& group : values.adapter().groups)
     for (const model::AdapterPart& part : group.parts) {
-      const double of_part = squares_of(values.of(part.b()));
+      const std::string state = group.is_table() ? group.a() : part.b();
+      const double of_part = squares_of(values.of(state));
       auto& sum = squares[static_cast<std::size_t>(group.kind)];
       sum = sum.value_or(0) + of_part;
-      ++num_parts;
+      ++num_adapters;
       if (of_part != 0) continue;
-      if (num_zero++ == 0) first_zero = part.parameter;
+      if (num_zero++ == 0) first_zero = state;
     }
   for (std::size_t i = 0; i < squares.size(); ++i)
     if (squares[i])
-      report.norms_of_b.emplace_back(model::to_string(static_cast<model::AdapterKind>(i)),
-                                     std::sqrt(*squares[i]));
+      report.norms.emplace_back(model::to_string(static_cast<model::AdapterKind>(i)),
+                                std::sqrt(*squares[i]));
   if (num_zero > 0)
-    report.problems.push_back(fmt::format("B of {} of {} weights is all zero, such as that of {}",
-                                          num_zero, num_parts, first_zero));
+    report.problems.push_back(
+        fmt::format("{} of {} adapters of weights change nothing, such as {}, which is all zero",
+                    num_zero, num_adapters, first_zero));
 }
 
 }  // namespace
@@ -87,14 +89,16 @@ AdapterReport check_adapter(const std::string& adapter, const std::string& base,
   const std::vector<std::int32_t> tokens = probe_tokens(config);
   report.tokens = static_cast<std::int64_t>(tokens.size());
   const std::vector<float> without = logits_of(base, tokens),
-                           with = logits_of(base, tokens, adapter),
-                           of_merged = merged.empty() ? logits_of(base, tokens, "", &values)
-                                                      : logits_of(merged, tokens);
+                           with = logits_of(base, tokens, adapter);
   report.logits = std::sqrt(squares_of(with));
   report.effect = norm_of_difference(with, without);
   const double rounding = bound_of(config.spec, 0) * report.logits;
   if (!(report.effect > rounding))
     report.problems.push_back("the adapter changes no logit beyond rounding, or one is not finite");
+  if (merged.empty()) report.not_merged = model::why_not_merged(config, values.adapter());
+  if (!report.not_merged.empty()) return report;
+  const std::vector<float> of_merged =
+      merged.empty() ? logits_of(base, tokens, "", &values) : logits_of(merged, tokens);
   report.merge_bound =
       merged.empty() ? rounding : bound_of(config.spec, roundoff_of_files(merged)) * report.logits;
   report.merge_difference = of_merged.size() == with.size()

@@ -11,13 +11,15 @@
 namespace anabatic::train {
 
 struct AdapterReport {
-  std::string coverage;                                    // a table for people
-  std::vector<std::pair<std::string, double>> norms_of_b;  // by kind of weight
-  std::int64_t tokens = 0;                                 // that the logits are of
-  double logits = 0;                                       // norm of those with the adapter
-  double effect = 0;                                       // norm of what it changes of them
-  double merge_difference = 0, merge_bound = 0;            // norm of what merging changes
-  std::vector<std::string> problems;                       // empty: none
+  std::string coverage;  // a table for people
+  // Of what is 0 before training, by kind of weight: A of embeddings, B of others.
+  std::vector<std::pair<std::string, double>> norms;
+  std::int64_t tokens = 0;                       // that the logits are of
+  double logits = 0;                             // norm of those with the adapter
+  double effect = 0;                             // norm of what it changes of them
+  double merge_difference = 0, merge_bound = 0;  // norm of what merging changes
+  std::string not_merged;                        // why there is no merge to compare with
+  std::vector<std::string> problems;             // empty: none
 };
 
 // `adapter` is a directory of PEFT's, `base` the model under it. `merged`, unless it is empty, is

@@ -44,6 +44,17 @@ std::vector<std::int32_t> suppressed_in(const std::string& text,
   return suppressed;
 }
 
+// The role of a message with content, of which the template writes nothing; "" of another one.
+std::string role_left_out(const io::RenderedChat& chat, std::size_t i) {
+  if (chat.messages[i].has_text) return "";
+  const OrderedJson& message = (*chat.context)["messages"][i];
+  const auto content = message.find("content");
+  const bool has_content =
+      content != message.end() && content->is_string() &&
+      content->get_ref<const std::string&>().find_first_not_of(" \n\r\t") != std::string::npos;
+  return has_content ? message["role"].get<std::string>() : "";
+}
+
 RowNotes notes_on(const io::RenderedChat& chat, const io::EncodedText& tokens,
                   const io::TrainedTokens& trained, const io::Tokenizer& tokenizer) {
   RowNotes notes{.is_chat = true, .has_generation_blocks = chat.has_generation_blocks};
@@ -57,6 +68,9 @@ RowNotes notes_on(const io::RenderedChat& chat, const io::EncodedText& tokens,
       notes.begun_by_space.push_back(span.message);
   }
   notes.suppressed = suppressed_in(text, tokens.ids, tokenizer);
+  for (std::size_t i = 0; i < chat.messages.size(); ++i)
+    if (const std::string role = role_left_out(chat, i); !role.empty())
+      notes.left_out.emplace_back(i, role);
   return notes;
 }
 
@@ -95,9 +109,13 @@ void RowEncoder::encode(OrderedJson row, io::RowKind kind, std::vector<std::int3
   ends.push_back(ids.size());
 }
 
+void RowEncoder::require_template() const {
+  if (!chat_) throw io::WrongForAllRows(fmt::format("[data] rows of messages: {}", chat_problem_));
+}
+
 void RowEncoder::encode_chat(io::TrainingRow row, std::vector<std::int32_t>& ids,
                              std::vector<float>& weights, RowNotes* notes) const {
-  ANABATIC_REQUIRE(chat_.has_value(), "{}", chat_problem_);
+  require_template();
   const io::RenderedChat chat = chat_->format().render(std::move(row.chat));
   const RangedText text = chat_->ranged(chat);
   const io::EncodedText tokens = tokenizer_.encode_with_begins(text.text, text.ranges);
@@ -160,7 +178,7 @@ void RowEncoder::encode_text(const io::TrainingRow& row, std::vector<std::int32_
 std::vector<std::int32_t> RowEncoder::encode_messages(const io::PreferenceRow& row,
                                                       OrderedJson messages,
                                                       bool add_generation_prompt) const {
-  ANABATIC_REQUIRE(chat_.has_value(), "{}", chat_problem_);
+  require_template();
   OrderedJson chat = row.others;
   chat["messages"] = std::move(messages);
   const RangedText text =

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/chat/trained_tokens.h"
@@ -26,13 +27,15 @@ struct RowNotes {
   // lacks it.
   std::vector<std::size_t> begun_by_space;
   std::vector<std::int32_t> suppressed;  // special tokens in content that were not matched
+  // Messages that the template writes nothing of, with their roles.
+  std::vector<std::pair<std::size_t, std::string>> left_out;
 };
 
 // Const members may be called from many threads at once.
 class RowEncoder {
  public:
   // `tokenizer` must outlive it. A chat template that is missing or bad is an error of the first
-  // row of messages, unless data.chat_template names it.
+  // row of messages, io::WrongForAllRows, unless data.chat_template names it.
   RowEncoder(const RunConfig& run, const io::Tokenizer& tokenizer, io::SpecialTokens special);
 
   // Appends a row, BOS and EOS included, and where it ends. A token weighs 1, or as its message
@@ -66,6 +69,7 @@ class RowEncoder {
                                         const OrderedJson& completion) const;
   std::vector<std::int32_t> encode_messages(const io::PreferenceRow& row, OrderedJson messages,
                                             bool add_generation_prompt) const;
+  void require_template() const;
   void require_trained(const io::RenderedChat& chat, const io::TrainedTokens& trained) const;
 
   const io::Tokenizer& tokenizer_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "io/data/json_values.h"
@@ -63,6 +64,8 @@ void visit_rows(const std::vector<io::DataFile>& files, const RowEncoder& encode
         encoder.encode(std::move(json), row.kind, row.ids, row.weights, ends, &row.notes);
       } catch (const InternalError&) {
         throw;
+      } catch (const io::WrongForAllRows&) {
+        throw;
       } catch (const Error& error) {
         refuse(fmt::format("{}: {}", row.place, error.what()));
         continue;
@@ -75,11 +78,31 @@ void visit_rows(const std::vector<io::DataFile>& files, const RowEncoder& encode
   }
 }
 
+RowLimit row_limit_of(const RunConfig& run) {
+  const bool is_auto = run.data.max_length == RunConfig::Data::kWholeSample;
+  return {.tokens = is_auto ? run.data.sequence_length : run.data.max_length,
+          .of_completion = is_auto ? run.data.sequence_length / 2 : run.data.max_length,
+          .truncation = io::truncation_from_string(run.data.truncation).value()};
+}
+
+KeptTokens kept_of(const EncodedRow& row, const std::optional<RowLimit>& limit) {
+  const std::size_t length = row.ids.size();
+  if (!limit) return {0, length};
+  const auto most = static_cast<std::size_t>(
+      row.kind == io::RowKind::kPreference ? limit->of_completion : limit->tokens);
+  if (length <= most) return {0, length};
+  if (limit->truncation == io::Truncation::kKeepStart) return {0, most};
+  if (limit->truncation == io::Truncation::kKeepEnd) return {length - most, length};
+  return {};
+}
+
 RowSurvey::RowSurvey(const RunConfig& run, const io::Tokenizer& tokenizer,
-                     const io::SpecialTokens& special, const RowEncoder& encoder)
+                     const io::SpecialTokens& special, const RowEncoder& encoder,
+                     std::optional<RowLimit> limit)
     : tokenizer_(tokenizer),
       special_(special),
       encoder_(encoder),
+      limit_(limit),
       has_turns_(run.data.loss_on != "all"),
       bad_{.what = "bad rows"},
       untrained_{.what = "rows without a trained token"},
@@ -90,19 +113,31 @@ RowSurvey::RowSurvey(const RunConfig& run, const io::Tokenizer& tokenizer,
       begun_by_space_{.what = "turns that train white space which their generation prompt lacks",
                       .is_error = false},
       suppressed_{.what = "rows with special tokens in content, which were read as text",
-                  .is_error = false} {}
+                  .is_error = false},
+      left_out_{.what = "messages that the template leaves out", .is_error = false},
+      long_{
+          .what = fmt::format("rows that are too long (data.truncation: {})", run.data.truncation),
+          .is_error = run.data.truncation == "error"} {}
 
 void RowSurvey::add(const EncodedRow& row) {
-  // The first token is no label.
-  const auto begin = row.weights.begin() + (row.weights.empty() ? 0 : 1);
-  const std::int64_t count = row.weights.end() - begin - std::count(begin, row.weights.end(), 0.0f);
-  lengths_.push_back(std::ssize(row.ids));
-  trained_.push_back(count);
-  if (count == 0) note(untrained_, row.place, "");
+  const KeptTokens kept = kept_of(row, limit_);
+  const std::size_t length = kept.end - kept.begin;
+  if (length < row.ids.size()) note(long_, row.place, fmt::format("{} tokens", row.ids.size()));
+  if (length > 0 || row.ids.empty()) {
+    const std::span weights = std::span(row.weights).subspan(kept.begin, length);
+    // The first token is no label.
+    const std::span labels = weights.subspan(weights.empty() ? 0 : 1);
+    const std::int64_t count = std::ssize(labels) - std::ranges::count(labels, 0.0f);
+    lengths_.push_back(std::ssize(weights));
+    trained_.push_back(count);
+    if (count == 0) note(untrained_, row.place, "");
+  }
   find_doubled(row);
   find_ends(row);
   for (const std::size_t i : row.notes.begun_by_space)
     note(begun_by_space_, row.place, fmt::format("messages[{}]", i));
+  for (const auto& [i, role] : row.notes.left_out)
+    note(left_out_, row.place, fmt::format("messages[{}], role {}", i, role));
   if (!row.notes.suppressed.empty()) {
     std::string texts;
     for (const std::int32_t id : row.notes.suppressed)
@@ -146,7 +181,10 @@ void RowSurvey::find_ends(const EncodedRow& row) {
 void RowSurvey::add_bad_row(const std::string& problem) { note(bad_, problem, ""); }
 
 std::vector<Finding> RowSurvey::findings() const {
-  return {untrained_, unstopped_, doubled_bos_, doubled_eos_, begun_by_space_, suppressed_, bad_};
+  std::vector<Finding> found{untrained_,      unstopped_,  doubled_bos_, doubled_eos_,
+                             begun_by_space_, suppressed_, left_out_,    bad_};
+  if (limit_) found.push_back(long_);
+  return found;
 }
 
 bool RowSurvey::is_good() const {

@@ -263,7 +263,7 @@ TEST(FrozenWeights, HaveNoProductsOfGradients) {
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences,
                          ::testing::Values("attention_block", "attention_sinks", "dense_mlp",
                                            "expert_biases", "low_rank", "moe_documents",
-                                           "moe_layers", "tied_embeddings"),
+                                           "moe_layers", "tied_embeddings", "tied_low_rank"),
                          [](const auto& one) { return std::string(one.param); });
 
 }  // namespace

@@ -13,7 +13,9 @@
 #include "base/philox.h"
 #include "base/text.h"
 #include "io/safetensors_writer.h"
+#include "ir/op_schema.h"
 #include "model/family.h"
+#include "model/float_conversion.h"
 #include "model/lora/merged_weights.h"
 #include "model/lora/peft_files.h"
 #include "unit/model/model_files.h"
@@ -44,7 +46,7 @@ ModelConfig config_of(const std::string& model_type) {
 
 // Everything that can have an adapter here.
 AdapterRequest all_of(const ModelConfig& config, std::int64_t rank = 3) {
-  AdapterRequest request{.targets = {"all"}, .rank = rank, .alpha = 6};
+  AdapterRequest request{.targets = {"all", "embedding", "head"}, .rank = rank, .alpha = 6};
   if (num_experts(config.spec) > 0) request.targets.emplace_back("router");
   return request;
 }
@@ -140,9 +142,116 @@ TEST(Lora, TargetsThatMeetNothingSayWhatThereIs) {
   EXPECT_THAT(refusal(config, "experts\\.gate"),
               HasSubstr("expected all weights of model.layers.0.mlp.experts.gate_up_proj, which is "
                         "one tensor in transformers, or none; layers.0.experts.up.weight"));
-  EXPECT_THAT(refusal(config, "embedding"), HasSubstr("an adapter of an embedding is not"));
-  const ModelConfig tied = config_from(small_json("llama", R"("tie_word_embeddings": true)"));
-  EXPECT_THAT(refusal(tied, "head"), HasSubstr("whose head is the embedding"));
+}
+
+TEST(Lora, ATableHasARowOfAForEachOfItsOwn) {
+  const ModelConfig config = config_from(small_json("llama", R"("pad_token_id": 3)"));
+  const Adapter adapter = choose_adapter(config, {.targets = {"embedding"}, .rank = 2, .alpha = 4});
+  ASSERT_THAT(names_of(adapter), ElementsAre("embedding"));
+  const AdapterGroup& group = adapter.groups.front();
+  EXPECT_THAT(group.a_shape(), ElementsAre(11, 2));
+  EXPECT_THAT(group.b_shape(group.parts[0]), ElementsAre(12, 2));
+  EXPECT_EQ(group.num_elements(), 2 * (11 + 12));
+  EXPECT_EQ(group.num_multiplied(), 2 * 12);
+  ir::Graph graph = build_graph(config, {.num_tokens = 8});
+  const std::size_t before = graph.nodes.size();
+  add_adapter(graph, adapter);
+  ir::verify(graph);
+  EXPECT_EQ(graph.nodes.size(), before + 4);  // lookup in A, scale, B, sum
+  const ir::State *a = graph.find_state(intern("embedding.lora_A")),
+                  *b = graph.find_state(intern("embedding.lora_B"));
+  EXPECT_EQ(a->init.rule, spec::Init::Rule::kZeros);
+  EXPECT_EQ(b->init.rule, spec::Init::Rule::kNormal);
+  EXPECT_EQ(b->init.deviation, 1);
+  const auto lookup = std::ranges::find_if(graph.nodes, [&](const ir::Node& node) {
+    return std::ranges::find(node.inputs, a->before) != node.inputs.end();
+  });
+  ASSERT_NE(lookup, graph.nodes.end());
+  EXPECT_EQ(lookup->op->name, "embedding");
+  EXPECT_EQ(spec::get_int(lookup->attributes, "padding"), 3);
+}
+
+TEST(Lora, AHeadThatIsTheEmbeddingHasAnAdapterOfItsOwn) {
+  const ModelConfig config = config_from(small_json("llama", R"("tie_word_embeddings": true)"));
+  for (const bool with_embedding : {false, true}) {
+    AdapterRequest request{.targets = {"head"}, .rank = 2, .alpha = 2};
+    if (with_embedding) request.targets.emplace_back("embedding");
+    const Adapter adapter = choose_adapter(config, request);
+    ir::Graph graph = build_graph(config, {.num_tokens = 8});
+    const std::size_t before = graph.nodes.size();
+    add_adapter(graph, adapter);
+    ir::verify(graph);
+    EXPECT_EQ(graph.nodes.size(), before + (with_embedding ? 6 : 3));
+    EXPECT_NE(graph.find_state(intern("head.lora_A")), nullptr);
+    EXPECT_THAT(why_not_merged(config, adapter), HasSubstr("are one tensor"));
+    EXPECT_THAT(coverage_to_string(config, adapter), HasSubstr("cannot be merged: the embedding"));
+  }
+  EXPECT_EQ(why_not_merged(config, choose_adapter(config, {.targets = {"all"}})), "");
+  const ModelConfig untied = config_of("llama");
+  EXPECT_EQ(why_not_merged(untied, choose_adapter(untied, all_of(untied))), "");
+}
+
+TEST(Lora, PeftHasTheTransposedAOfATable) {
+  const ModelConfig config = config_of("llama");
+  AdapterValues values(choose_adapter(config, {.targets = {"embedding"}, .rank = 2, .alpha = 6}));
+  fill(values, 3);
+  const io::TempDirectory folder;
+  write_peft_files(config, values.adapter(), values.reader(), folder.path(), "base");
+  const auto files = io::SafetensorsDirectory::open(folder.path(), kAdapterStem);
+  const std::string stem = "base_model.model.model.embed_tokens.lora_embedding_";
+  const io::TensorEntry *a = files.find(stem + "A"), *b = files.find(stem + "B");
+  ASSERT_NE(a, nullptr);
+  ASSERT_NE(b, nullptr);
+  EXPECT_THAT(a->shape, ElementsAre(2, 11));
+  EXPECT_THAT(b->shape, ElementsAre(12, 2));
+  const auto* of_a = reinterpret_cast<const float*>(a->data.data());
+  const auto* of_b = reinterpret_cast<const float*>(b->data.data());
+  const std::vector<float> change = changes(config, values).at("embedding.weight");
+  for (std::size_t t = 0; t < 11; ++t)
+    for (std::size_t h = 0; h < 12; ++h) {
+      const double want =
+          3 * (double{of_b[h * 2]} * of_a[t] + double{of_b[h * 2 + 1]} * of_a[11 + t]);
+      EXPECT_EQ(change[t * 12 + h], static_cast<float>(want));
+    }
+}
+
+// PEFT adds the weights below adapters of an embedding or head to the file.
+TEST(Lora, WeightsInTheFileHaveToBeThoseOfTheModel) {
+  const ModelConfig config = config_from(small_json("llama", R"("tie_word_embeddings": true)"));
+  const States states = random_states(config, 4);
+  AdapterValues values(choose_adapter(config, {.targets = {"head"}, .rank = 2}));
+  fill(values, 3);
+  const auto refusal = [&](DType dtype, std::vector<std::int64_t> shape, float change) {
+    const io::TempDirectory folder;
+    write_peft_files(config, values.adapter(), values.reader(), folder.path(), "base");
+    std::vector<io::TensorInfo> infos;
+    const std::string stem = "base_model.model.lm_head.";
+    infos.push_back({stem + "lora_A.weight", DType::kFloat32, {2, 12}});
+    infos.push_back({stem + "lora_B.weight", DType::kFloat32, {11, 2}});
+    infos.push_back({stem + "base_layer.weight", dtype, std::move(shape)});
+    auto writer =
+        io::SafetensorsWriter::single_file(folder.path() / "adapter_model.safetensors", infos);
+    writer.write(infos[0].name, std::as_bytes(values.of("head.lora_A")));
+    writer.write(infos[1].name, std::as_bytes(values.of("head.lora_B")));
+    std::vector<float> weight = states.at("embedding.weight");
+    weight[5] += change;
+    std::vector<std::byte> bytes(weight.size() * static_cast<std::size_t>(size_bytes(dtype)));
+    from_floats(dtype, weight, bytes);
+    writer.write(infos[2].name, bytes);
+    writer.finish();
+    return message_of<InvalidArgument>([&] {
+      const PeftFiles files(config, folder.path());
+      EXPECT_TRUE(files.holds_weights());
+      files.require_equal_weights(config, values_of(states));
+    });
+  };
+  EXPECT_EQ(refusal(DType::kFloat32, {11, 12}, 0), "");
+  EXPECT_EQ(refusal(DType::kBFloat16, {11, 12}, 0), "");
+  EXPECT_THAT(refusal(DType::kFloat32, {11, 12}, 1e-3f),
+              HasSubstr("base_layer.weight: expected embedding.weight of this llama, found another "
+                        "value at element 5"));
+  EXPECT_THAT(refusal(DType::kBFloat16, {11, 12}, 1), HasSubstr("at element 5"));
+  EXPECT_THAT(refusal(DType::kFloat32, {12, 11}, 0), HasSubstr("expected shape [11,12]"));
 }
 
 TEST(Lora, TheGraphGetsSmallProductsAndTrainsNothingElse) {
@@ -346,6 +455,8 @@ TEST(Lora, WhatPeftWouldDoAndWeDoNotIsRefusedByName) {
   EXPECT_THAT(refusal_of("bias", "lora_only"), HasSubstr("bias"));
   EXPECT_THAT(refusal_of("modules_to_save", Json({"lm_head"})), HasSubstr("modules_to_save"));
   EXPECT_THAT(refusal_of("lora_bias", true), HasSubstr("lora_bias"));
+  EXPECT_THAT(refusal_of("ensure_weight_tying", true),
+              HasSubstr("ensure_weight_tying: expected none, got true"));
   EXPECT_THAT(refusal_of("layer_replication", Json({{0, 1}})), HasSubstr("layer_replication"));
   EXPECT_THAT(refusal_of("trainable_token_indices", Json({3})),
               HasSubstr("trainable_token_indices"));
