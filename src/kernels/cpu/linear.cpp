@@ -2,6 +2,8 @@
 // linear and grouped_linear with their gradients: a linear is one group of all rows.
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/rounding.h"
 #include "kernels/cpu/gemm_tasks.h"
@@ -187,6 +189,9 @@ Support supports_linear_types(const spec::Problem& problem) {
 }
 
 Support supports_engine(Engine engine, const spec::Problem& problem) {
+  if (problem.attributes->contains("fallback") ||
+      std::any_of(problem.inputs.begin(), problem.inputs.end(), is_int8_panels))
+    return no("no int8 products");
   const GemmEngine* found = engine_of(engine);
   if (found == nullptr) return no("not in this build");
   if (!usable(found, *problem.device)) return no(fmt::format("the device has no {}", found->isa));

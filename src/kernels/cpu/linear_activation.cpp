@@ -5,6 +5,7 @@
 // not kept, or kept as int8 values.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -376,6 +377,8 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
     for (const TensorType& type : types)
       if (type.is_quantized() && type.value_dtype() != DType::kBFloat16)
         return no(fmt::format("expected quantised values in bf16, got {}", to_string(type)));
+  if (std::any_of(problem.inputs.begin(), problem.inputs.end(), is_int8_panels))
+    return no("no int8 products");
   const Gemm gemm = forward_product(problem);
   if (spec::find_product(text(problem.op))->keeps == spec::KeptProducts::kInt8 &&
       column_multiple_of(*engine, gemm, scale_columns_of(problem.outputs.back())) >

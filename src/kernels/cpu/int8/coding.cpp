@@ -217,12 +217,9 @@ void code_tile(const Int8Source& w, Int row, Int column, Tile& tile) {
     store_block_codes(row_of<T>(w, row + r) + column, columns, tile.codes[r], block.inverse);
 }
 
-// Sixteen lines of a block: scales of those within the matrix, and compensations.
-void put_block(const Int8Lines& to, Int panel, Int block, Int blocks, Int lines, BFloat16 scale,
-               const std::int32_t* sums) {
+// Compensations of sixteen lines of a block.
+void put_block(const Int8Lines& to, Int panel, Int block, Int blocks, const std::int32_t* sums) {
   const Int at = (panel * blocks + block) * kInt8Panel;
-  for (Int n = 0; n < kInt8Panel; ++n)
-    to.scales[at + n] = panel * kInt8Panel + n < lines ? scale : to_bfloat16(0.0f);
   if (to.compensation == nullptr) return;
   for (Int n = 0; n < kInt8Panel; ++n) to.compensation[at + n] = kCompensation * sums[n];
 }
@@ -239,7 +236,7 @@ void put_rows(const Int8Source& w, const Tile& tile, Int row, Int column, const 
     std::int32_t sums[kInt8Panel] = {};
     for (Int n = 0; n < kInt8Panel; ++n)
       for (Int k = 0; k < kInt8Block; ++k) sums[n] += tile.codes[r + n][k];
-    put_block(to, panel, column / kInt8Block, blocks, w.rows, tile.scale, sums);
+    put_block(to, panel, column / kInt8Block, blocks, sums);
   }
 }
 
@@ -264,7 +261,7 @@ void put_columns(const Int8Source& w, const Tile& tile, Int row, Int column, con
         std::memcpy(codes + g * kInt8Unit, &word, sizeof word);
         for (int n = 0; n < kLanes; ++n) sums[g + n] += sum[n];
       }
-    put_block(to, panel, row / kInt8Block, blocks, w.columns, tile.scale, sums);
+    put_block(to, panel, row / kInt8Block, blocks, sums);
   }
 }
 
@@ -275,6 +272,9 @@ void code_weights(const Int8Source& w, Int first, Int last, const Int8Lines* for
   for (Int row = first * kInt8Block; row < last * kInt8Block && row < w.rows; row += kInt8Block)
     for (Int column = 0; column < w.columns; column += kInt8Block) {
       code_tile<T>(w, row, column, tile);
+      const Int at = row / kInt8Block * int8_blocks(w.columns) + column / kInt8Block;
+      for (const Int8Lines* to : {forward, transposed})
+        if (to != nullptr) to->scales[at] = tile.scale;
       if (forward != nullptr) put_rows(w, tile, row, column, *forward);
       if (transposed != nullptr) put_columns(w, tile, row, column, *transposed);
     }

@@ -25,7 +25,7 @@ struct Int8Coding {
                   const Int8Lines& to);
   // Tiles of 128 x 128 of w [N, K] with a scale each, in rows [first, last) of tiles. One set of
   // int8 values goes to two sets of panels: lines are rows in `forward`, columns in `transposed`.
-  // Either may be null.
+  // Either may be null. Their scales are those of the tiles, [rows of tiles][columns of tiles].
   void (*weights)(const Int8Source& w, std::int64_t first, std::int64_t last,
                   const Int8Lines* forward, const Int8Lines* transposed);
 };
