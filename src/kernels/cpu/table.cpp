@@ -52,9 +52,11 @@ Support supports_panels(const spec::Problem& problem) {
       return support;
   return yes();
 }
-// Packs a row-major matrix, or f32 panels, or bf16 panels to bf16.
+// Packs a row-major matrix, or f32 panels, or bf16 panels to bf16. To panels of int8 products what
+// the op takes.
 Support supports_packing(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
+  if (is_int8_panels(problem.outputs[0])) return yes();
   if (x.layout != kRowMajor && x.layout != panels_layout(false))
     return no(fmt::format("expected rows or panels, got {}", to_string(x)));
   if (x.layout != kRowMajor && x.dtype == DType::kBFloat16 && problem.outputs[0].dtype != x.dtype)
