@@ -75,7 +75,10 @@ void require_evaluation_keys(const RunConfig& run) {
 
 Evaluation evaluate(const RunConfig& run) {
   require_evaluation_keys(run);
-  ModelSession session(without_mtp(run), false);
+  RunConfig evaluated = without_mtp(run);
+  if (uses_int8(run)) evaluated.train.precision = "bf16";  // what the exported model computes in
+  evaluated.precision = {};
+  ModelSession session(evaluated, false);
   return evaluate(session);
 }
 
