@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "anabatic/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "support/error_message.h"
 #include "support/planned_run.h"
@@ -256,6 +257,25 @@ TEST(Int8Training, KeepsUnitsAtTheirPrecision) {
       AllOf(HasSubstr("precision.keep: expected a unit with products, got 'attentions'; did "
                       "you mean 'attention'?"),
             HasSubstr("layers.N.experts.down")));
+}
+
+TEST(Int8Training, SaysWhichProductsAreInInt8) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  run.compiler.explain_dispatch = true;
+  run.precision.keep = {{"attention.v", "bf16"}};
+  std::string text;
+  set_log_sink([&](Severity, const std::string& line) { text += line + '\n'; });
+  int8_products(run);
+  set_log_sink({});
+  EXPECT_THAT(text, HasSubstr("layers.1.experts.down: int8 products, fallback 64; the parameter "
+                              "stays f32 in rows"));
+  EXPECT_THAT(text,
+              HasSubstr("layers.0.attention.v: bf16 products: precision.keep has attention.v"));
+  EXPECT_THAT(text, HasSubstr("layers.0.router: bf16 products: a depth of 4 is below 32"));
+  EXPECT_THAT(text, HasSubstr(testing::has_pass("fuse_head_loss")
+                                  ? "head: bf16 products: a head with its loss has no int8 form"
+                                  : "head: bf16 products: its result is f32"));
 }
 
 // A matrix of the usual tiny model is too short for int8.

@@ -36,7 +36,10 @@ class ProductQuantizer {
       const State* copy = graph_.find_state(StateRole::kCopy, parameter);
       if (copy == nullptr) continue;
       const std::vector<Node*> products = products_of(copy->before);
-      if (products.empty()) continue;
+      if (products.empty()) {
+        explain_head(copy->before);
+        continue;
+      }
       const std::string refusal = refusal_of(parameter, products);
       explain(*products[0], refusal);
       if (!refusal.empty()) continue;
@@ -79,9 +82,17 @@ class ProductQuantizer {
     if (options_.explanation == nullptr) return;
     const std::string unit = product_name(graph_, product);
     options_.explanation->push_back(
-        refusal.empty()
-            ? fmt::format("{}: int8 products, fallback {}", unit, options_.products.fallback)
-            : fmt::format("{}: bf16 products: {}", unit, refusal));
+        refusal.empty() ? fmt::format("{}: int8 products, fallback {}; the parameter stays f32 in "
+                                      "rows, and its update is followed by packings",
+                                      unit, options_.products.fallback)
+                        : fmt::format("{}: bf16 products: {}", unit, refusal));
+  }
+
+  // Where the head with its loss reads the weight, and no product alone does.
+  void explain_head(ValueId weight) const {
+    for (const Node& node : graph_.nodes)
+      if (node.op->name.starts_with("head_") && node.inputs[kWeight] == weight)
+        return explain(node, "a head with its loss has no int8 form");
   }
 
   void quantize(Name parameter, const std::vector<Node*>& products) {

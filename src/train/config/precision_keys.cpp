@@ -44,8 +44,8 @@ ConfigKey keep_key() {
 void add_precision_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(or_word(
       integer("precision.int8_fallback",
-              "With train.precision int8, a block of a layer's input falls back to 16 bits if its "
-              "largest element, times its length, exceeds this many times the sum of all. Lower "
+              "When blocks of a layer's input fall back to 16 bits in int8 products. One of n "
+              "elements does if n times the largest exceeds this many times the sum of all. Lower "
               "values make more blocks do so; off makes none.",
               0, AT(precision.int8_fallback), RunConfig::Precision::kOff - 1),
       "off", RunConfig::Precision::kOff, AT(precision.int8_fallback)));
