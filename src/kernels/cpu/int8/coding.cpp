@@ -15,14 +15,8 @@ inline Int smaller(Int a, Int b) { return a < b ? a : b; }
 
 template <class T>
 const T* row_of(const Int8Source& x, Int row) {
-  return reinterpret_cast<const T*>(x.data) + row * x.stride;
+  return reinterpret_cast<const T*>(x.data) + x.index.line(row) * x.stride;
 }
-
-// What a lane's values are made with.
-struct LaneScales {
-  Floats scale, inverse;
-  Ints is_finite;  // all bits, or none
-};
 
 // A whole number within 2^22, which x rounds to.
 ANABATIC_INLINE Floats rounded(Floats x) { return (x + kRounder) - kRounder; }
@@ -36,22 +30,15 @@ ANABATIC_INLINE Floats second_value(Floats x, Floats code, Floats scale, Floats 
   return (x - scale * code) * (254.0f * inverse);
 }
 
-ANABATIC_INLINE std::int32_t sum_of_lanes(Ints x) {
-  std::int32_t sum = 0;
-  for (int n = 0; n < kLanes; ++n) sum += x[n];
-  return sum;
-}
-
-// Whether n · max|code| > fallback · Σ|code| in a block of a row, of finite elements.
-template <class T>
-bool falls_back(const T* x, Int count, float inverse, int fallback) {
-  Ints most{}, total{};
-  for_lanes(0, count, [&](Int i, int n) {
-    const Ints size = absolute(code_of(code_bits(load(x + i, n) * inverse)));
-    most = larger(most, size);
+// Whether n · max|code| > fallback · Σ|code|.
+bool falls_back(const std::int8_t* codes, Int count, int fallback) {
+  std::int32_t most = 0, total = 0;
+  for (Int i = 0; i < count; ++i) {
+    const std::int32_t size = codes[i] < 0 ? -codes[i] : codes[i];
+    most = most > size ? most : size;
     total += size;
-  });
-  return count * largest_lane(most) > std::int64_t{fallback} * sum_of_lanes(total);
+  }
+  return count * most > std::int64_t{fallback} * total;
 }
 
 template <class T>
@@ -67,9 +54,9 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
       const float size = to_float(scale);
       to.falls_back[at] = 0;
       if (!(size > 0)) continue;
-      const float inverse = 1.0f / size;
-      if (!falls_back(row + k, count, inverse, fallback)) continue;
+      if (!falls_back(to.codes + r * to.line_stride + k, count, fallback)) continue;
       to.falls_back[at] = 1;
+      const float inverse = 1.0f / size;
       std::int8_t* second = to.second_codes + r * to.line_stride + k;
       for_lanes(0, count, [&](Int i, int n) {
         const Floats value = load(row + k + i, n);
@@ -81,116 +68,183 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
   }
 }
 
-LaneScales lane_scales(Ints largest, BFloat16* scales) {
-  LaneScales lanes{};
-  for (int n = 0; n < kLanes; ++n) {
-    const BlockScale block = scale_of(largest[n]);
-    scales[n] = block.scale;
-    lanes.scale[n] = block.is_finite ? to_float(block.scale) : 0.0f;
-    lanes.inverse[n] = block.inverse;
-    lanes.is_finite[n] = block.is_finite ? -1 : 0;
+// Columns are quantised in blocks that lie in the first cache: rows that are a power of two apart
+// would compete for the same lines of it.
+constexpr Int kStripColumns = kInt8StripPanels * kInt8Panel;
+template <class T>
+struct Strip {
+  alignas(64) T values[kInt8Block][kStripColumns];
+};
+
+// The bits of the largest magnitude in each of kLanes columns.
+template <class T>
+ANABATIC_INLINE Ints largest_of_columns(const T* x, Int depth) {
+  Ints largest{};
+  for (Int t = 0; t < depth; ++t)
+    largest = larger(largest, magnitude(load(x + t * kStripColumns)));
+  return largest;
+}
+// Those of bf16 keep their order in 16 bits.
+ANABATIC_INLINE Ints largest_of_columns(const BFloat16* x, Int depth) {
+  Halves largest{};
+  for (Int t = 0; t < depth; ++t) {
+    Halves next;
+    std::memcpy(&next, x + t * kStripColumns, sizeof next);
+    next &= 0x7FFF;
+    largest = largest > next ? largest : next;
   }
-  return lanes;
+  return reinterpret_cast<Ints>(__builtin_convertvector(largest, Words) << 16);
 }
 
-// One block of kLanes columns, `count` of them within x.
+// A block of kLanes columns of a strip.
 template <class T>
 class ColumnBlock {
  public:
-  void place(const T* x, Int stride, Int depth, int count) {
+  // `ahead`: bytes from this block's int8 values to those that are written next.
+  void place(const T* x, Int depth, Int ahead) {
     x_ = x;
-    stride_ = stride;
     depth_ = depth;
-    count_ = count;
+    ahead_ = ahead;
   }
 
   void code(std::int8_t* codes, BFloat16* scales, std::int32_t* compensation) {
-    Ints largest{};
-    for (Int t = 0; t < depth_; ++t) largest = larger(largest, magnitude(at(t)));
-    lanes_ = lane_scales(largest, scales);
-    most_ = total_ = Ints{};
-    put(codes, compensation, [&](Floats x) {
-      const Ints bits = code_bits(x * lanes_.inverse), size = absolute(code_of(bits));
-      most_ = larger(most_, size);
-      total_ += size;
-      return bits;
-    });
+    const Ints largest = largest_of_columns(x_, depth_);
+    for (int n = 0; n < kLanes; ++n) {
+      const BlockScale block = scale_of(largest[n]);
+      scales[n] = block.scale;
+      scale_[n] = block.is_finite ? to_float(block.scale) : 0.0f;
+      inverse_[n] = block.inverse;
+      keep_[n] = block.is_finite ? -1 : 0;
+    }
+    most_ = code_of(code_bits(reinterpret_cast<Floats>(largest & keep_) * inverse_));
+    put(codes, compensation, keep_,
+        [this](Floats x) __attribute__((always_inline)) { return code_bits(x * inverse_); });
   }
 
-  // A bit a column.
-  unsigned falls_back(int fallback) const {
+  // A bit a column whose block of `codes` falls back.
+  unsigned falls_back(const std::int8_t* codes, int fallback) const {
+    using Sizes = std::uint16_t __attribute__((vector_size(4 * kLanes)));
+    Sizes total{};  // of two values a lane
+    for (Int t = 0; t < depth_; t += kInt8Unit, codes += kPanelBytes) {
+      std::int8_t __attribute__((vector_size(4 * kLanes))) values;
+      std::memcpy(&values, codes, sizeof values);
+      values = values < 0 ? -values : values;
+      const Sizes sizes = reinterpret_cast<Sizes>(values);
+      total += (sizes & 0xFF) + (sizes >> 8);
+    }
     unsigned bits = 0;
-    for (int n = 0; n < kLanes; ++n)
-      bits |= depth_ * most_[n] > std::int64_t{fallback} * total_[n] ? 1u << n : 0u;
+    for (int n = 0; n < kLanes; ++n) {
+      const Int of_lane = Int{total[2 * n]} + total[2 * n + 1];
+      bits |= depth_ * most_[n] > fallback * of_lane ? 1u << n : 0u;
+    }
     return bits;
   }
 
   void code_second(unsigned columns, std::int8_t* codes, std::int32_t* compensation) {
     Ints keep{};
     for (int n = 0; n < kLanes; ++n) keep[n] = (columns >> n & 1u) != 0 ? -1 : 0;
-    put(codes, compensation, [&](Floats x) {
-      const Floats value =
-          second_value(x, rounded(x * lanes_.inverse), lanes_.scale, lanes_.inverse);
-      return code_bits(reinterpret_cast<Floats>(reinterpret_cast<Ints>(value) & keep));
+    put(codes, compensation, keep & keep_, [this](Floats x) __attribute__((always_inline)) {
+      return code_bits(second_value(x, rounded(x * inverse_), scale_, inverse_));
     });
   }
 
  private:
-  ANABATIC_INLINE Floats at(Int t) const { return load(x_ + t * stride_, count_); }
-
-  // Units of four rows' int8 values, whose lowest bytes `bits` gives.
+  // Units of four rows' int8 values, whose lowest bytes `bits` gives: of the lanes of `keep`. With
+  // 128 added to each, a sum of shifted values has them as its bytes.
   template <class Bits>
-  ANABATIC_INLINE void put(std::int8_t* codes, std::int32_t* compensation, Bits&& bits) {
-    Ints sum{};
-    for (Int t = 0; t < depth_; t += kInt8Unit, codes += kPanelBytes) {
+  ANABATIC_INLINE void put(std::int8_t* codes, std::int32_t* compensation, Ints keep,
+                           Bits&& bits) {
+    constexpr std::uint32_t kOnes = 0x01010101, kSigns = 0x80808080,
+                            kBase = std::bit_cast<std::uint32_t>(kRounder);
+    const auto code = [&](Int t) __attribute__((always_inline)) {
+      return reinterpret_cast<Words>(bits(load(x_ + t * kStripColumns)));
+    };
+    const Words kept = reinterpret_cast<Words>(keep);
+    const Int whole = depth_ / kInt8Unit * kInt8Unit;
+    Words sum{};
+    for (Int t = 0; t < whole; t += kInt8Unit, codes += kPanelBytes) {
+      __builtin_prefetch(codes + ahead_, 1);
+      const Words a = code(t), b = code(t + 1), c = code(t + 2), d = code(t + 3);
+      sum += (a + b) + (c + d);
+      const Words word = ((a + (b << 8)) + ((c << 16) + (d << 24))) + (kSigns - kBase * kOnes);
+      const Words unit = (word ^ kSigns) & kept;
+      std::memcpy(codes, &unit, sizeof unit);
+    }
+    if (whole < depth_) {
       Words word{};
-      for (int e = 0; e < kInt8Unit && t + e < depth_; ++e) {
-        const Ints finite = reinterpret_cast<Ints>(at(t + e)) & lanes_.is_finite;
-        const Ints code = bits(reinterpret_cast<Floats>(finite));
-        sum += code_of(code);
-        word |= (reinterpret_cast<Words>(code) & 0xFFu) << 8 * e;
+      for (int e = 0; whole + e < depth_; ++e) {
+        const Words bits_of = code(whole + e);
+        sum += bits_of;
+        word |= (bits_of & 0xFFu) << 8 * e;
       }
+      word &= kept;
       std::memcpy(codes, &word, sizeof word);
     }
     if (compensation == nullptr) return;
-    sum *= kCompensation;
-    std::memcpy(compensation, &sum, sizeof sum);
+    sum = (sum - static_cast<std::uint32_t>(depth_) * kBase) & kept;
+    const Ints result = reinterpret_cast<Ints>(sum) * kCompensation;
+    std::memcpy(compensation, &result, sizeof result);
   }
 
   const T* x_ = nullptr;
-  Int stride_ = 0, depth_ = 0;
-  int count_ = 0;
-  LaneScales lanes_{};
-  Ints most_{}, total_{};
+  Int depth_ = 0, ahead_ = 0;
+  Floats scale_{}, inverse_{};
+  Ints keep_{};  // all bits where a column is finite
+  Ints most_{};  // its largest int8 value
 };
+
+// Block b of a panel, whose `depth` rows begin at x in a strip.
+template <class T>
+void code_panel(const T* x, Int depth, int fallback, Int panel, Int b, Int units, Int blocks,
+                const Int8Lines& to) {
+  constexpr int kGroups = static_cast<int>(kInt8Panel) / kLanes;
+  constexpr Int kGroupCodes = kLanes * kInt8Unit;
+  ColumnBlock<T> groups[kGroups];
+  const Int codes = (panel * units + b * (kInt8Block / kInt8Unit)) * kPanelBytes;
+  const Int line = (panel * blocks + b) * kInt8Panel;
+  unsigned falling = 0;  // columns, a bit each
+  for (int g = 0; g < kGroups; ++g) {
+    std::int8_t* of_group = to.codes + codes + g * kGroupCodes;
+    groups[g].place(x + g * kLanes, depth, units * kPanelBytes);
+    groups[g].code(of_group, to.scales + line + g * kLanes,
+                   to.compensation != nullptr ? to.compensation + line + g * kLanes : nullptr);
+    if (to.second_codes != nullptr)
+      falling |= groups[g].falls_back(of_group, fallback) << g * kLanes;
+  }
+  if (to.second_codes == nullptr) return;
+  to.falls_back[panel * blocks + b] = static_cast<std::uint16_t>(falling);
+  for (int g = 0; g < kGroups && falling != 0; ++g)
+    groups[g].code_second(falling >> g * kLanes, to.second_codes + codes + g * kGroupCodes,
+                          to.second_compensation != nullptr
+                              ? to.second_compensation + line + g * kLanes
+                              : nullptr);
+}
 
 template <class T>
 void code_columns(const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to) {
   const Int units = int8_units(x.rows), blocks = int8_blocks(x.rows);
-  constexpr int kGroups = static_cast<int>(kInt8Panel) / kLanes;
-  ColumnBlock<T> groups[kGroups];
-  for (Int panel = first; panel < last; ++panel)
-    for (Int b = 0; b < blocks; ++b) {
-      const Int t = b * kInt8Block;
-      const Int codes = (panel * units + t / kInt8Unit) * kPanelBytes;
-      unsigned columns = 0;  // that fall back
-      for (int g = 0; g < kGroups; ++g) {
-        const Int column = panel * kInt8Panel + g * kLanes;
-        const Int count = smaller(kLanes, x.columns - column);
-        const Int line = (panel * blocks + b) * kInt8Panel + g * kLanes;
-        groups[g].place(row_of<T>(x, t) + column, x.stride, smaller(kInt8Block, x.rows - t),
-                        count > 0 ? static_cast<int>(count) : 0);
-        groups[g].code(to.codes + codes + g * kLanes * kInt8Unit, to.scales + line,
-                       to.compensation != nullptr ? to.compensation + line : nullptr);
-        if (to.second_codes != nullptr) columns |= groups[g].falls_back(fallback) << g * kLanes;
+  constexpr Int kRowsAhead = 16, kLineElements = 64 / Int{sizeof(T)};
+  Strip<T> strip;
+  for (Int b = 0; b < blocks; ++b) {
+    const Int before = b * kInt8Block, depth = smaller(kInt8Block, x.rows - before);
+    for (Int panel = first; panel < last; panel += kInt8StripPanels) {
+      const Int column = panel * kInt8Panel, count = smaller(kStripColumns, x.columns - column);
+      if (count < kStripColumns) std::memset(strip.values, 0, sizeof strip.values);
+      for (Int t = 0; t < depth; ++t) {
+        if (t + kRowsAhead < depth)
+          for (Int n = 0; n < count; n += kLineElements)
+            __builtin_prefetch(row_of<T>(x, before + t + kRowsAhead) + column + n);
+        const T* row = row_of<T>(x, before + t) + column;
+        if (count == kStripColumns)
+          std::memcpy(strip.values[t], row, sizeof strip.values[t]);
+        else
+          std::memcpy(strip.values[t], row, static_cast<std::size_t>(count) * sizeof(T));
       }
-      if (to.second_codes == nullptr) continue;
-      to.falls_back[panel * blocks + b] = static_cast<std::uint16_t>(columns);
-      for (int g = 0; g < kGroups && columns != 0; ++g)
-        groups[g].code_second(
-            columns >> g * kLanes, to.second_codes + codes + g * kLanes * kInt8Unit,
-            to.second_compensation + (panel * blocks + b) * kInt8Panel + g * kLanes);
+      for (Int p = 0; p < kInt8StripPanels && panel + p < last; ++p)
+        code_panel(strip.values[0] + p * kInt8Panel, depth, fallback, panel + p, b, units, blocks,
+                   to);
     }
+  }
 }
 
 // The int8 values of one tile of weights, zero beyond the matrix.
@@ -217,11 +271,11 @@ void code_tile(const Int8Source& w, Int row, Int column, Tile& tile) {
     store_block_codes(row_of<T>(w, row + r) + column, columns, tile.codes[r], block.inverse);
 }
 
-// Compensations of sixteen lines of a block.
-void put_block(const Int8Lines& to, Int panel, Int block, Int blocks, const std::int32_t* sums) {
-  const Int at = (panel * blocks + block) * kInt8Panel;
+void put_compensation(const Int8Lines& to, Int panel, Int block, Int blocks,
+                      const std::int32_t* sums) {
   if (to.compensation == nullptr) return;
-  for (Int n = 0; n < kInt8Panel; ++n) to.compensation[at + n] = kCompensation * sums[n];
+  std::int32_t* result = to.compensation + (panel * blocks + block) * kInt8Panel;
+  for (Int n = 0; n < kInt8Panel; ++n) result[n] = kCompensation * sums[n];
 }
 
 // Lines are rows of the tile.
@@ -236,7 +290,7 @@ void put_rows(const Int8Source& w, const Tile& tile, Int row, Int column, const 
     std::int32_t sums[kInt8Panel] = {};
     for (Int n = 0; n < kInt8Panel; ++n)
       for (Int k = 0; k < kInt8Block; ++k) sums[n] += tile.codes[r + n][k];
-    put_block(to, panel, column / kInt8Block, blocks, sums);
+    put_compensation(to, panel, column / kInt8Block, blocks, sums);
   }
 }
 
@@ -261,7 +315,7 @@ void put_columns(const Int8Source& w, const Tile& tile, Int row, Int column, con
         std::memcpy(codes + g * kInt8Unit, &word, sizeof word);
         for (int n = 0; n < kLanes; ++n) sums[g + n] += sum[n];
       }
-    put_block(to, panel, row / kInt8Block, blocks, sums);
+    put_compensation(to, panel, row / kInt8Block, blocks, sums);
   }
 }
 
@@ -272,24 +326,15 @@ void code_weights(const Int8Source& w, Int first, Int last, const Int8Lines* for
   for (Int row = first * kInt8Block; row < last * kInt8Block && row < w.rows; row += kInt8Block)
     for (Int column = 0; column < w.columns; column += kInt8Block) {
       code_tile<T>(w, row, column, tile);
-      const Int at = row / kInt8Block * int8_blocks(w.columns) + column / kInt8Block;
+      const Int place = row / kInt8Block * int8_blocks(w.columns) + column / kInt8Block;
       for (const Int8Lines* to : {forward, transposed})
-        if (to != nullptr) to->scales[at] = tile.scale;
+        if (to != nullptr) to->scales[place] = tile.scale;
       if (forward != nullptr) put_rows(w, tile, row, column, *forward);
       if (transposed != nullptr) put_columns(w, tile, row, column, *transposed);
     }
 }
 
-#if ANABATIC_ISA_LANES == 16
-constexpr const char* kIsa = "avx512f";
-#elif ANABATIC_ISA_LANES == 8
-constexpr const char* kIsa = "avx2";
-#else
-constexpr const char* kIsa = nullptr;
-#endif
-
 constexpr Int8Coding kCoding{
-    .isa = kIsa,
     .rows =
         [](const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to) {
           with_float_type(x.dtype,

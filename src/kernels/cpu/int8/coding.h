@@ -2,7 +2,7 @@
 // Turns values into int8 values of int8 products, one variant an instruction set. All give equal
 // bits: those of op `quantize`, whose formula each block of a line has (codes_math.h).
 #pragma once
-#include "kernels/cpu/int8/products.h"
+#include "kernels/cpu/int8/lines.h"
 
 namespace anabatic::kernels::cpu {
 
@@ -12,10 +12,13 @@ struct Int8Source {
   DType dtype = DType::kFloat32;
   std::int64_t rows = 0, columns = 0;
   std::int64_t stride = 0;  // elements from row to row
+  RowIndex index{};         // of rows, not of weights
 };
 
+// Panels of columns that are read at a time.
+inline constexpr std::int64_t kInt8StripPanels = 4;
+
 struct Int8Coding {
-  const char* isa;  // its name in DeviceSpec::instruction_sets; null: runs everywhere
   // Rows [first, last) of x as rows. With second values where `to` has room for them.
   void (*rows)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,
                const Int8Lines& to);
@@ -39,8 +42,5 @@ const Int8Coding& int8_coding();
 namespace portable {
 const Int8Coding& int8_coding();
 }
-
-// The fastest one that `device` can run.
-const Int8Coding& int8_coding(const spec::DeviceSpec& device);
 
 }  // namespace anabatic::kernels::cpu
