@@ -75,10 +75,7 @@ void require_evaluation_keys(const RunConfig& run) {
 
 Evaluation evaluate(const RunConfig& run) {
   require_evaluation_keys(run);
-  RunConfig evaluated = without_mtp(run);
-  if (uses_int8(run)) evaluated.train.precision = "bf16";  // what the exported model computes in
-  evaluated.precision = {};
-  ModelSession session(evaluated, false);
+  ModelSession session(without_int8(without_mtp(run)), false);
   return evaluate(session);
 }
 

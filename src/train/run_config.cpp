@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "device/cpu_limits.h"
 #include "passes/pipelines.h"
@@ -674,6 +675,15 @@ std::optional<std::tm> date_of(const std::string& text) {
 
 RunConfig with_training_precision(RunConfig config) {
   if (config.train.precision == "auto") config.train.precision = "bf16";
+  return config;
+}
+
+RunConfig without_int8(RunConfig config) {
+  if (uses_int8(config)) {
+    log_info("train.precision: int8 is for training; computing in bf16");
+    config.train.precision = "bf16";
+  }
+  config.precision = {};
   return config;
 }
 

@@ -134,34 +134,40 @@ TEST(Int8Training, HasEqualBitsHoweverItIsPlanned) {
   });
 }
 
-// A third of the frame has to go: values are recomputed with equal bits, or kept in int8.
+// A third of the frame has to go, and is recomputed. Then gate and up are kept in int8.
 TEST(Int8Training, FitsASmallerBudget) {
   const TemporaryDirectory folder;
   RunConfig run = int8_run(folder.path());
   run.train.micro_batch_size = 4;
   run.train.steps = 2;
   run.compiler.trivial_planners = false;
-  const auto whole = anabatic::testing::plan_of(run).budgeted;
+  const anabatic::testing::PlannedRun whole = anabatic::testing::plan_of(run);
   const std::string want = trained_bytes(run);
   const std::vector<double> losses = losses_of(run);
-  const auto lean_run = [&](const char* name, const std::string& compress) {
-    RunConfig lean = run;
-    lean.memory.budget = whole.memory.peak_bytes - whole.plan.training.plan.frame_bytes / 3;
-    lean.memory.compress = compress;
-    const anabatic::testing::PlannedRun planned = anabatic::testing::plan_of(lean);
-    EXPECT_FALSE(planned.file.choices.empty());
-    EXPECT_TRUE(compress == "off" || !planned.file.decisions.saved_as.empty());
+  const auto replayed = [&](RunConfig lean, const char* name, const PlanFile& file) {
     lean.memory.budget = 0;
-    lean.memory.plan = folder.path() / name;
-    lean.train.output = folder.path() / compress;
-    write_file_atomically(lean.memory.plan, to_json(planned.file));
+    lean.memory.plan = folder.path() / (name + std::string(".json"));
+    lean.train.output = folder.path() / name;
+    write_file_atomically(lean.memory.plan, to_json(file));
     return lean;
   };
-  EXPECT_TRUE(trained_bytes(lean_run("recompute.json", "off")) == want);
-  const RunConfig compressed = lean_run("compress.json", "int8");
-  Trainer(compressed).train();
-  const std::vector<double> got = losses_of(compressed);
+  RunConfig lean = run;
+  lean.memory.budget =
+      whole.budgeted.memory.peak_bytes - whole.budgeted.plan.training.plan.frame_bytes / 3;
+  const PlanFile recomputed = anabatic::testing::plan_of(lean).file;
+  EXPECT_FALSE(recomputed.decisions.recompute.empty());
+  EXPECT_TRUE(trained_bytes(replayed(lean, "recomputed", recomputed)) == want);
+  lean.memory.budget = 0;
+  lean.memory.compress = "int8";
+  PlanFile compressed = anabatic::testing::plan_of(lean).file;
+  for (const char* value : {"layers.0.experts.gate", "layers.0.experts.up", "layers.1.experts.gate",
+                            "layers.1.experts.up"})
+    compressed.decisions.saved_as[value] = spec::SavedForm::kInt8;
+  const RunConfig in_int8 = replayed(lean, "compressed", compressed);
+  Trainer(in_int8).train();
+  const std::vector<double> got = losses_of(in_int8);
   ASSERT_EQ(got.size(), losses.size());
+  EXPECT_NE(got, losses);
   for (std::size_t i = 0; i < got.size(); ++i)
     EXPECT_LE(std::abs(got[i] - losses[i]),
               anabatic::testing::loss_tolerance(losses[i], DType::kBFloat16));

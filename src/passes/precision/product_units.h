@@ -13,7 +13,7 @@ using Unit = Units::value_type;
 bool is_plain_product(const ir::Node& node);
 
 // The dotted name of the weight that such a product reads, without ".weight"; empty where it is no
-// state. Graphs are small where this is asked: linear in states.
+// state. Linear in states.
 std::string product_name(const ir::Graph& graph, const ir::Node& product);
 
 // The longest unit that holds the product; null where none does.
