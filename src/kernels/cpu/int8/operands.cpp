@@ -180,7 +180,8 @@ const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
   // Most often it is that of the Gemm before.
   for (Int n = num_coded_; n-- > 0;)
     if (coded_[n].side == side && is_same(coded_[n].source, source)) return &coded_[n].lines;
-  constexpr Int kPartElements = 1 << 16;
+  // Panels next to each other have lines of the cache in common.
+  constexpr Int kPartElements = 1 << 16, kPanelsOfPart = 4;
   const Int part = kPartElements / std::max(shape.depth, Int{1});
   Coded* coded = std::construct_at(
       coded_ + num_coded_++,
@@ -191,7 +192,7 @@ const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
                       .line_stride = line_stride(shape.depth),
                       .scale_stride = int8_blocks(shape.depth)},
             .lines_of_part = shape.in_panels
-                                 ? round_up(std::max(part / kInt8Panel, Int{1}), kInt8StripPanels)
+                                 ? round_up(std::max(part / kInt8Panel, Int{1}), kPanelsOfPart)
                                  : std::max(part, Int{1}),
             .first_part = num_parts_});
   for_arrays(sizes_of(shape, int8_units(shape.depth), int8_blocks(shape.depth)), shape.has_second,
