@@ -13,6 +13,7 @@ namespace {
 // column lies in two neighbouring lanes, four columns a register.
 struct Int8Avx2 {
   static constexpr Int kRows = 2, kPanels = 1;
+  static constexpr bool kRounds = false;
 
   static inline __attribute__((always_inline)) __m256i widened(const std::int8_t* from) {
     return _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));

@@ -13,6 +13,7 @@ namespace {
 struct Int8Vnni {
   // 12 sums in f32 and 12 of integers stay in registers, with 3 of B.
   static constexpr Int kRows = 4, kPanels = 3;
+  static constexpr bool kRounds = true;
 
   // g++ 12 copies the sums of the intrinsic through the stack, which costs half of the speed. Where
   // tests emulate the instruction, its name is a macro.
@@ -116,11 +117,14 @@ struct Int8Vnni {
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 3
       for (int v = 0; v < V; ++v) {
-        float* to = in.to + i * in.stride + v * in.panel_stride;
-        if (in.streams)
-          _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_castps_si512(chain[i][v]));
+        const Int place = i * in.stride + v * in.panel_stride;
+        if (in.rounds)
+          narrow_words(reinterpret_cast<std::uint16_t*>(in.to) + place, chain[i][v]);
+        else if (in.streams)
+          _mm512_stream_si512(reinterpret_cast<__m512i*>(in.to + place),
+                              _mm512_castps_si512(chain[i][v]));
         else
-          _mm512_storeu_ps(to, chain[i][v]);
+          _mm512_storeu_ps(in.to + place, chain[i][v]);
       }
   }
 

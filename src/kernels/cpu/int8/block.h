@@ -42,8 +42,9 @@ struct Int8Tile {
   const std::uint16_t* b_falls_back;
   Int b_flag_panel;
   const float* from;  // where the chains begin; null: at zero
-  float* to;
+  float* to;  // or bf16, where the tile rounds
   Int stride, panel_stride;            // of to
+  bool rounds;  // for an Isa that does
   Int from_stride, from_panel_stride;  // of from
   bool streams;
   // Lines of the next strip that are fetched with each block, and their number.
@@ -66,8 +67,8 @@ inline unsigned falling_columns(const Int8Tile& in, Int k, Int i, Int v) {
   return in.a_second != nullptr && row_falls_back(in, k, i) ? 0xFFFFu : 0u;
 }
 
-// Isa: kRows and kPanels of its tiles; tile(rows, panels): its function; narrow, stream,
-// end_stream.
+// Isa: kRows and kPanels of its tiles; kRounds: whether they can round to bf16; tile(rows, panels):
+// a tile's function; narrow, stream, end_stream.
 template <class Isa>
 struct Int8Compute {
   // Most rows of a block, where they lie in rows and in panels, and its most columns.
@@ -241,6 +242,12 @@ struct Int8Compute {
            columns % kInt8Panel == 0;
   }
 
+  // Whether a tile may write rows of whole panels of it in bf16.
+  static bool can_round(const Gemm& gemm, Int columns) {
+    return gemm.c_dtype == DType::kBFloat16 && gemm.bias == nullptr && gemm.c_column_step == 1 &&
+           columns % kInt8Panel == 0;
+  }
+
   static std::byte* place_in_c(const Gemm& gemm, Int i, Int j) {
     return gemm.c + (i * gemm.c_stride + j / kInt8Panel * gemm.c_panel_stride) *
                         (gemm.c_dtype == DType::kFloat32 ? 4 : 2);
@@ -268,7 +275,7 @@ struct Int8Compute {
     const bool direct = is_direct(gemm, columns);
     auto* c = reinterpret_cast<float*>(place_in_c(gemm, i, j));
     float* partial = step.partial + (i - step.block.row_begin) * kInt8Columns;
-    tile.streams = false;
+    tile.streams = tile.rounds = false;
     const auto goes_to = [&](float* to, Int stride, Int panel_stride) {
       tile.to = to;
       tile.stride = stride;
@@ -276,6 +283,9 @@ struct Int8Compute {
     };
     if (!step.last) {
       goes_to(partial, kInt8Columns, kInt8Panel);
+    } else if (Isa::kRounds && can_round(gemm, columns)) {
+      goes_to(c, gemm.c_stride, gemm.c_panel_stride);
+      tile.rounds = true;
     } else if (direct && !(gemm.streams && gemm.squares != nullptr)) {
       goes_to(c, gemm.c_stride, gemm.c_panel_stride);
       tile.streams = gemm.streams;
