@@ -14,6 +14,7 @@ struct ProbeResult {
   double fp32_flops_per_second =
       0;  // register-resident fused multiply-adds of the widest vectors, all threads
   double bf16_flops_per_second = 0;  // of AMX, else VDPBF16PS, else the fp32 rate
+  double int8_ops_per_second = 0;    // of VPDPBUSD, else the fp32 rate
   double copy_bytes_per_second = 0;  // read + written bytes of a copy larger than the last cache
 };
 
@@ -28,6 +29,7 @@ class PeakProbe {
 
   double fp32_flops_per_second();
   double bf16_flops_per_second();
+  double int8_ops_per_second();
   double copy_bytes_per_second();
 
  private:
@@ -42,12 +44,13 @@ ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec);
 // in all. Allocates no buffers.
 double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec, bool is_bf16);
 
-// One thread's loop of `rounds` rounds; returns the FLOPs of its multiply-adds. There is one source
+// One thread's loop of `rounds` rounds; returns the FLOPs of its multiply-adds, or operations. There is one source
 // file for each instruction set.
 double fp32_loop_portable(long rounds);
 double fp32_loop_avx2(long rounds);
 double fp32_loop_avx512(long rounds);
 double bf16_loop_avx512(long rounds);
 double bf16_loop_amx(long rounds);
+double int8_loop_avx512(long rounds);
 
 }  // namespace anabatic::device

@@ -43,20 +43,24 @@ ANABATIC_INLINE Ints total_of(Sizes sizes) {
   return reinterpret_cast<Ints>((words & 0xFFFFu) + (words >> 16));
 }
 
-// Whether n · max|code| > fallback · Σ|code|; `most` is the largest |code|.
-ANABATIC_INLINE bool falls_back(const std::int8_t* codes, Int count, Int most, Int fallback) {
-  constexpr Int kStep = 4 * kLanes;
-  const Int whole = count / kStep * kStep;
-  Sizes sizes{};
-  for (Int i = 0; i < whole; i += kStep) {
-    Words words;
-    std::memcpy(&words, codes + i, sizeof words);
-    sizes += sizes_of(words);
+// Σ|code|.
+ANABATIC_INLINE Int total_size(const std::int8_t* codes, Int count) {
+#if ANABATIC_ISA_LANES > 4  // one instruction adds eight bytes
+  if (count == kInt8Block) {
+    __m256i sums = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (Int i = 0; i < kInt8Block; i += 32) {
+      const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
+      sums = _mm256_add_epi64(sums, _mm256_sad_epu8(_mm256_abs_epi8(values), __m256i{}));
+    }
+    const __m128i both =
+        _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    return _mm_cvtsi128_si64(both) + _mm_extract_epi64(both, 1);
   }
-  const Floats totals = __builtin_convertvector(total_of(sizes), Floats);
-  Int total = static_cast<Int>(sum_lanes(totals));
-  for (Int i = whole; i < count; ++i) total += codes[i] < 0 ? -codes[i] : codes[i];
-  return count * most > fallback * total;
+#endif
+  Int total = 0;
+  for (Int i = 0; i < count; ++i) total += codes[i] < 0 ? -codes[i] : codes[i];
+  return total;
 }
 
 template <class T>
@@ -76,9 +80,10 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
         std::memset(codes, 0, static_cast<std::size_t>(count));
       if (to.second_codes == nullptr) continue;
       to.falls_back[at] = 0;
-      // A block's largest int8 value is that of its largest element.
-      const Floats most = broadcast(std::bit_cast<float>(largest) * block.inverse);
-      if (!block.is_finite || !falls_back(codes, count, code_of(code_bits(most))[0], fallback))
+      if (!block.is_finite) continue;
+      // n · max|code| > fallback · Σ|code|. The largest int8 value is that of the largest element.
+      const float most = std::bit_cast<float>(largest) * block.inverse + kRounder;
+      if (count * static_cast<Int>(most - kRounder) <= fallback * total_size(codes, count))
         continue;
       to.falls_back[at] = 1;
       const float size = to_float(block.scale), inverse = block.inverse;
