@@ -44,8 +44,8 @@ ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec);
 // in all. Allocates no buffers.
 double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec, bool is_bf16);
 
-// One thread's loop of `rounds` rounds; returns the FLOPs of its multiply-adds, or operations. There is one source
-// file for each instruction set.
+// One thread's loop of `rounds` rounds; returns the FLOPs of its multiply-adds, or operations.
+// There is one source file for each instruction set.
 double fp32_loop_portable(long rounds);
 double fp32_loop_avx2(long rounds);
 double fp32_loop_avx512(long rounds);

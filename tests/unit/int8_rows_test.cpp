@@ -176,15 +176,15 @@ TEST(Int8Rows, OfStacksHaveTheBitsOfTheDefinitionInBothDirections) {
     for (Int e = 0; e < kExperts; ++e) {
       const Int count = kOffsets[at(e + 1)] - kOffsets[at(e)];
       const ref::CodedLines tiles = ref::code_tiles(matrix_of(e, 10), kOut, kIn);
-      expect_rows(y, kOut, e,
-                  samples::product_of(ref::code_lines(floats_of(*x, kIn, e), count, kIn, kFallback),
-                                      tiles),
-                  "forward" + variant);
-      expect_rows(dx, kIn, e,
-                  samples::product_of(
-                      ref::code_lines(floats_of(*dy, kOut, e), count, kOut, kNoFallback),
-                      ref::transposed_tiles(tiles)),
-                  "input gradient" + variant);
+      expect_rows(
+          y, kOut, e,
+          samples::product_of(ref::code_lines(floats_of(*x, kIn, e), count, kIn, kFallback), tiles),
+          "forward" + variant);
+      expect_rows(
+          dx, kIn, e,
+          samples::product_of(ref::code_lines(floats_of(*dy, kOut, e), count, kOut, kNoFallback),
+                              ref::transposed_tiles(tiles)),
+          "input gradient" + variant);
     }
   }
 }
@@ -215,7 +215,7 @@ TEST(Int8Rows, OfSeveralWeightsEqualThoseOfOne) {
   }
 }
 
-// Of two products in one call, the chain goes on: that of a second call rounds in between.
+// The chain of two products in one call goes on: that of a second call rounds in between.
 TEST(Int8Rows, OfSeveralInputGradientsSumInOneChain) {
   const device::DenormalsAreZero mode;
   const auto dy = rows_of(kRows, kOut, 2), du = rows_of(kRows, kOut, 3);
@@ -326,8 +326,8 @@ TEST(Int8Rows, TakeInt8ProductsAlone) {
   const std::vector<TensorType> coded{x->type, weight->type, offsets().type}, result{dy->type};
   EXPECT_GT(supported("grouped_linear", coded, result, fallback, true), 0);
   EXPECT_EQ(supported("grouped_linear", coded, result, fallback, false), 0);
-  const std::vector<TensorType> plain{
-      x->type, tensor_type(DType::kBFloat16, {kExperts, kOut, kIn}), offsets().type};
+  const std::vector<TensorType> plain{x->type, tensor_type(DType::kBFloat16, {kExperts, kOut, kIn}),
+                                      offsets().type};
   EXPECT_EQ(supported("grouped_linear", plain, result, none, true), 0);
   EXPECT_GT(supported("grouped_linear", plain, result, none, false), 0);
   // One of two weights.

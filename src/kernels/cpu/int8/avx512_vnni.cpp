@@ -25,7 +25,7 @@ struct Int8Vnni {
     return sum;
 #endif
   }
-  // Of the columns of panel v and block k.
+  // Scales of the columns of panel v and block k.
   static inline __attribute__((always_inline)) __m512 b_scales(const Int8Tile& in, Int k, int v) {
     const BFloat16* from = in.b_scales[v] + k * in.b_scale_block;
     if (in.b_has_tiles) return _mm512_set1_ps(widen(from->bits));
@@ -57,7 +57,8 @@ struct Int8Vnni {
         __m512i sums[R][V];
 #pragma GCC unroll 3
         for (int v = 0; v < V; ++v) {
-          const __m512i value = _mm512_load_si512(start + k * kInt8Panel + v * in.compensation_panel);
+          const __m512i value =
+              _mm512_load_si512(start + k * kInt8Panel + v * in.compensation_panel);
 #pragma GCC unroll 4
           for (int i = 0; i < R; ++i) sums[i][v] = value;
         }
@@ -99,9 +100,9 @@ struct Int8Vnni {
               chain[i][v] = _mm512_fmadd_ps(value, both, chain[i][v]);
             } else {
               both = _mm512_mul_ps(both, _mm512_set1_ps(kSecondScale));
-              chain[i][v] = _mm512_mask_mov_ps(
-                  chain[i][v], static_cast<__mmask16>(falling_columns(in, k, i, v)),
-                  _mm512_fmadd_ps(value, both, chain[i][v]));
+              chain[i][v] = _mm512_mask_mov_ps(chain[i][v],
+                                               static_cast<__mmask16>(falling_columns(in, k, i, v)),
+                                               _mm512_fmadd_ps(value, both, chain[i][v]));
             }
           }
         }

@@ -16,7 +16,7 @@ namespace {
 inline constexpr Int kBlockUnits = kInt8Block / kInt8Unit;
 // 1 / 254 in f32: what a second code counts.
 inline constexpr float kSecondScale = 1.0f / 254.0f;
-// Of a tile.
+// Sizes of a tile.
 inline constexpr Int kInt8Rows = 4, kInt8Panels = 3, kInt8Columns = kInt8Panels * kInt8Panel;
 
 // What some rows by some panels of a tile read and write. Strides count elements.
@@ -41,10 +41,10 @@ struct Int8Tile {
   const std::int32_t* second_compensation;
   const std::uint16_t* b_falls_back;
   Int b_flag_panel;
-  const float* from;  // where the chains begin; null: at zero
-  float* to;  // or bf16, where the tile rounds
+  const float* from;                   // where the chains begin; null: at zero
+  float* to;                           // or bf16, where the tile rounds
   Int stride, panel_stride;            // of to
-  bool rounds;  // for an Isa that does
+  bool rounds;                         // for an Isa that does
   Int from_stride, from_panel_stride;  // of from
   bool streams;
   // Lines of the next strip that are fetched with each block, and their number.
@@ -143,7 +143,7 @@ struct Int8Compute {
       set_panels(*operands.b, depth, k0, j, tile);
     const Int tiles = ceil_div(block.row_end - block.row_begin, kInt8Rows);
     const Int panels = ceil_div(columns, kInt8Panel);
-    // The panels of the next strip lie behind those of this one.
+    // The panels of the next strip follow those of this one.
     const Int next = smaller(kInt8Columns, block.column_end - j - kInt8Columns);
     const Int lines = next > 0 ? ceil_div(next, kInt8Panel) * tile.units : 0;
     tile.ahead_lines = ceil_div(lines, larger(tiles * blocks, Int{1}));
@@ -173,8 +173,7 @@ struct Int8Compute {
     tile.b = reinterpret_cast<const std::int8_t*>(b.data) + panel * tile.b_panel + k0 * kInt8Panel;
     tile.compensation_panel = blocks * kInt8Panel;
     const Int block = k0 / kInt8Block;
-    tile.compensation =
-        b.compensations + panel * tile.compensation_panel + block * kInt8Panel;
+    tile.compensation = b.compensations + panel * tile.compensation_panel + block * kInt8Panel;
     tile.b_has_tiles = true;
     tile.b_scale_block = b.scale_step;
     const auto* scales = reinterpret_cast<const BFloat16*>(b.scales) + block * b.scale_step;
@@ -189,8 +188,7 @@ struct Int8Compute {
     const Int before = panel * tile.b_panel + k0 * kInt8Panel;
     tile.b = b.codes + before;
     tile.compensation_panel = blocks * kInt8Panel;
-    const Int block = k0 / kInt8Block,
-              line = panel * tile.compensation_panel + block * kInt8Panel;
+    const Int block = k0 / kInt8Block, line = panel * tile.compensation_panel + block * kInt8Panel;
     tile.compensation = b.compensation + line;
     tile.b_has_tiles = false;
     tile.b_scale_block = kInt8Panel;
@@ -255,7 +253,8 @@ struct Int8Compute {
 
   // The lines of a tile of C, before its turn. Always inline: g++ 12 drops calls of a function that
   // only prefetches.
-  static inline __attribute__((always_inline)) void prefetch(const Gemm& gemm, Int i, Int rows, Int j, Int columns) {
+  static inline __attribute__((always_inline)) void prefetch(const Gemm& gemm, Int i, Int rows,
+                                                             Int j, Int columns) {
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
     const bool is_one = gemm.c_panel_stride == kInt8Panel;  // a row of the tile is contiguous
     const Int step = is_one ? columns : kInt8Panel;

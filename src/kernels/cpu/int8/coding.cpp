@@ -37,7 +37,7 @@ ANABATIC_INLINE Sizes sizes_of(Words codes) {
   const Sizes sizes = reinterpret_cast<Sizes>(values < 0 ? -values : values);
   return (sizes & 0xFF) + (sizes >> 8);
 }
-// Of the four values of each word.
+// Sums for the four values of each word.
 ANABATIC_INLINE Ints total_of(Sizes sizes) {
   const Words words = reinterpret_cast<Words>(sizes);
   return reinterpret_cast<Ints>((words & 0xFFFFu) + (words >> 16));
@@ -128,7 +128,8 @@ class Strip {
     if (count < kPair) std::memset(values_, 0, sizeof values_);
     Largest largest;
     for (Int t = 0; t < depth; ++t) {
-      if (t + kRowsAhead < depth) __builtin_prefetch(row_of<T>(x, before + t + kRowsAhead) + column);
+      if (t + kRowsAhead < depth)
+        __builtin_prefetch(row_of<T>(x, before + t + kRowsAhead) + column);
       const T* row = row_of<T>(x, before + t) + column;
       if (count < kPair) {
         std::memcpy(values_[t], row, static_cast<std::size_t>(count) * sizeof(T));
@@ -148,8 +149,10 @@ class Strip {
     const WordPair bits = in_columns<T>(scale_bits_[0], scale_bits_[1]);
     store_bits(scales[0], bits.first, kLanes);
     store_bits(scales[1], bits.second, kLanes);
-    put<kCounts>(to, ahead, compensation, [this](Floats x, int half)
-        __attribute__((always_inline)) { return x * inverse_[half]; });
+    put<kCounts>(
+        to, ahead, compensation, [this](Floats x, int half) __attribute__((always_inline)) {
+          return x * inverse_[half];
+        });
   }
 
   // All bits of columns that fall back.
@@ -165,10 +168,11 @@ class Strip {
   }
 
   void code_second(std::int8_t* const (&to)[2], std::int32_t* const (&compensation)[2]) {
-    put<false>(to, 0, compensation, [this](Floats x, int half) __attribute__((always_inline)) {
-      const Floats inverse = inverse_[half];
-      return second_value(x, rounded(x * inverse), scale_[half], inverse);
-    });
+    put<false>(
+        to, 0, compensation, [this](Floats x, int half) __attribute__((always_inline)) {
+          const Floats inverse = inverse_[half];
+          return second_value(x, rounded(x * inverse), scale_[half], inverse);
+        });
   }
 
  private:
@@ -208,10 +212,11 @@ class Strip {
     const auto value = reinterpret_cast<Floats>(largest);
     const Words up = reinterpret_cast<Words>(value / 127.0f) + 0xFFFFu;
     const Ints is_finite = largest < kInfinity, is_zero = value < kSmallest;
-    const Words bits = reinterpret_cast<Words>(reinterpret_cast<Ints>(up >> 16) & ~is_zero & is_finite);
+    const Words bits =
+        reinterpret_cast<Words>(reinterpret_cast<Ints>(up >> 16) & ~is_zero & is_finite);
     scale_[half] = reinterpret_cast<Floats>(bits << 16);
-    inverse_[half] = reinterpret_cast<Floats>(
-        reinterpret_cast<Ints>(1.0f / scale_[half]) & ~is_zero & is_finite);
+    inverse_[half] = reinterpret_cast<Floats>(reinterpret_cast<Ints>(1.0f / scale_[half]) &
+                                              ~is_zero & is_finite);
     keep_[half] = is_finite;
     const std::uint32_t nan = to_bfloat16(__builtin_nanf("")).bits;
     scale_bits_[half] = bits | (reinterpret_cast<Words>(~is_finite) & nan);
@@ -228,7 +233,7 @@ class Strip {
     Words sums[2] = {};
     Sizes sizes[2] = {};
     std::int8_t *lower = to[0], *upper = to[1];
-    const auto put_unit = [&](const Words (&unit)[2]) __attribute__((always_inline)) {
+    const auto put_unit = [&](const Words(&unit)[2]) __attribute__((always_inline)) {
       const WordPair words = in_columns<T>(unit[0], unit[1]);
       std::memcpy(lower, &words.first, sizeof words.first);
       std::memcpy(upper, &words.second, sizeof words.second);
@@ -308,8 +313,7 @@ void code_strip(Strip<T>& strip, const LanePlace (&at)[2], bool has_upper, Int a
   BFloat16 no_scales[kLanes];
   std::int32_t no_compensation[kLanes];
   std::int8_t* codes[2] = {to.codes + at[0].codes, has_upper ? to.codes + at[1].codes : no_codes};
-  BFloat16* scales[2] = {to.scales + at[0].line,
-                         has_upper ? to.scales + at[1].line : no_scales};
+  BFloat16* scales[2] = {to.scales + at[0].line, has_upper ? to.scales + at[1].line : no_scales};
   const auto compensation_of = [&](std::int32_t* all, int half) -> std::int32_t* {
     if (all == nullptr) return nullptr;
     return half == 0 || has_upper ? all + at[half].line : no_compensation;

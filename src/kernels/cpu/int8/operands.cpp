@@ -133,8 +133,8 @@ std::int64_t int8_operand_bytes(const Gemm& whole, Side side, std::int64_t num_g
   Int bytes = 0;
   for_arrays(sizes_of(shape, int8_units(shape.depth) + parts, int8_blocks(shape.depth) + parts),
              shape.has_second, none, [&](Int count, auto* pointer) {
-               bytes += round_up(count * Int{sizeof *pointer}, kAlignment) +
-                        num_groups * kAlignment;
+               bytes +=
+                   round_up(count * Int{sizeof *pointer}, kAlignment) + num_groups * kAlignment;
              });
   return bytes;
 }
@@ -207,9 +207,9 @@ const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
 void Int8OperandCoding::run(const Int8Coding& coding, device::ThreadTeam& team) {
   team.for_tasks(num_parts_, [&](Int part) {
     const Coded *begin = coded_, *end = coded_ + num_coded_;
-    const Coded& of = *(std::upper_bound(begin, end, part,
-                                         [](Int a, const Coded& b) { return a < b.first_part; }) -
-                        1);
+    const Coded& of = *(
+        std::upper_bound(begin, end, part, [](Int a, const Coded& b) { return a < b.first_part; }) -
+        1);
     const Int first = (part - of.first_part) * of.lines_of_part,
               last = std::min(first + of.lines_of_part, of.num_lines());
     const auto code = of.lines.in_panels ? coding.columns : coding.rows;
