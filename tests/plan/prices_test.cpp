@@ -21,6 +21,7 @@ spec::DeviceSpec device() {
   device.num_threads = 2;
   device.fp32_flops_per_second = 1e9;
   device.bf16_flops_per_second = 4e9;
+  device.int8_ops_per_second = 8e9;
   device.copy_bytes_per_second = 1e8;
   return device;
 }

@@ -65,8 +65,8 @@ struct Weights {
       : coded(ref::code_tiles(int8_values(columns, depth, kBf16, stream), columns, depth)),
         storage(columns, depth, Form::kTiles, false) {
     const Source source(int8_values(columns, depth, kBf16, stream), columns, depth, kBf16, false);
-    portable::int8_coding().weights(source.source, 0, ceil_div(columns, kInt8Block),
-                                    &storage.lines, nullptr);
+    portable::int8_coding().weights(source.source, 0, ceil_div(columns, kInt8Block), &storage.lines,
+                                    nullptr);
   }
 };
 
@@ -127,9 +127,8 @@ TEST(Int8Gemm, OfGatheredRowsOfGroupsWithBias) {
             run_in_workspace(*engine, whole, gemms, threads);
             for (Int g = 0; g < groups; ++g) {
               const Int begin = offsets[at(g)], count = offsets[at(g + 1)] - begin;
-              const CodedLines left =
-                  ref::code_lines(lines_of(gathered.lines, depth, begin, begin + count), count,
-                                  depth, fallback);
+              const CodedLines left = ref::code_lines(
+                  lines_of(gathered.lines, depth, begin, begin + count), count, depth, fallback);
               const std::vector<float> want = product_of(left, weights[at(g)]->coded);
               for (Int i = 0; i < count * columns; ++i) {
                 const float sum = want[at(i)] + (has_bias ? bias[at(i % columns)] : 0.0f);
@@ -264,7 +263,8 @@ TEST(Int8Gemm, OfTokensOfGroupsInEveryForm) {
   };
   const Source narrow_left(few_left, lines, tokens / 2, kBf16, true),
       narrow_right(few_right, columns, tokens / 2, kBf16, true),
-      whole_left(left, lines, tokens, kBf16, true), whole_right(right, columns, tokens, kBf16, true);
+      whole_left(left, lines, tokens, kBf16, true),
+      whole_right(right, columns, tokens, kBf16, true);
   const Gathered gathered_left(by_token(few_left, lines, tokens / 2), tokens / 2, lines),
       gathered_right(by_token(few_right, columns, tokens / 2), tokens / 2, columns);
   const auto coded = [&](const std::vector<float>& tokens_of, Int width, Int g, int fallback) {
@@ -288,27 +288,24 @@ TEST(Int8Gemm, OfTokensOfGroupsInEveryForm) {
   for (const GradientForm& form : forms) {
     std::vector<float> want;
     for (Int g = 0; g + 1 < std::ssize(kOffsets); ++g) {
-      const CodedLines a = form.gathers_right
-                               ? coded(by_token(left, lines, tokens), lines, g,
-                                       form.left_falls_back ? 16 : kNoFallback)
-                               : coded(gathered_left.lines, lines, g,
-                                       form.left_falls_back ? 16 : kNoFallback);
-      const CodedLines b = form.gathers_right
-                               ? coded(gathered_right.lines, columns, g,
-                                       form.left_falls_back ? kNoFallback : 16)
-                               : coded(by_token(right, columns, tokens), columns, g,
-                                       form.left_falls_back ? kNoFallback : 16);
+      const CodedLines a = form.gathers_right ? coded(by_token(left, lines, tokens), lines, g,
+                                                      form.left_falls_back ? 16 : kNoFallback)
+                                              : coded(gathered_left.lines, lines, g,
+                                                      form.left_falls_back ? 16 : kNoFallback);
+      const CodedLines b = form.gathers_right ? coded(gathered_right.lines, columns, g,
+                                                      form.left_falls_back ? kNoFallback : 16)
+                                              : coded(by_token(right, columns, tokens), columns, g,
+                                                      form.left_falls_back ? kNoFallback : 16);
       for (const float y : product_of(a, b, form.adds ? 3.0f : 0.0f))
         want.push_back(rounded(y, form.c));
     }
     std::optional<double> squares;  // of the first engine and number of threads
     for (const GemmEngine* engine : int8_engines())
       for (const int threads : kThreads) {
-        const Gradients got = gradients_of(*engine, form, lines, columns,
-                                           form.gathers_right ? whole_left : narrow_left,
-                                           form.gathers_right ? narrow_right : whole_right,
-                                           form.gathers_right ? gathered_right : gathered_left,
-                                           threads);
+        const Gradients got = gradients_of(
+            *engine, form, lines, columns, form.gathers_right ? whole_left : narrow_left,
+            form.gathers_right ? narrow_right : whole_right,
+            form.gathers_right ? gathered_right : gathered_left, threads);
         ASSERT_EQ(got.values.size(), want.size());
         for (std::size_t i = 0; i < want.size(); ++i)
           ASSERT_TRUE(same(got.values[i], want[i]))

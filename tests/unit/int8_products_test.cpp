@@ -94,9 +94,9 @@ void expect_product(const Gemm& call, const std::vector<float>& want, DType dtyp
 struct Sizes {
   Int rows, columns, depth;
 };
-constexpr Sizes kSizes[] = {{0, 16, 4},    {1, 1, 4},     {3, 50, 32},    {129, 17, 100},
-                            {5, 160, 128}, {7, 100, 576}, {130, 49, 130}, {2, 3, 0},
-                            {9, 70, 2100}};
+constexpr Sizes kSizes[] = {{0, 16, 4},     {1, 1, 4},     {3, 50, 32},
+                            {129, 17, 100}, {5, 160, 128}, {7, 100, 576},
+                            {130, 49, 130}, {2, 3, 0},     {9, 70, 2100}};
 
 TEST(Int8Products, OfRowsByWeightsHaveTheBitsOfTheDefinition) {
   const device::DenormalsAreZero mode;

@@ -23,8 +23,7 @@ bool same(float a, float b) {
 std::vector<const GemmEngine*> int8_engines() {
   const spec::DeviceSpec device{.instruction_sets = testing::instruction_sets()};
   std::vector<const GemmEngine*> found;
-  for (const GemmEngine* engine :
-       {gemm_int8_portable(), gemm_int8_avx2(), gemm_int8_avx512_vnni()})
+  for (const GemmEngine* engine : {gemm_int8_portable(), gemm_int8_avx2(), gemm_int8_avx512_vnni()})
     if (usable(engine, device)) found.push_back(engine);
   return found;
 }
@@ -98,10 +97,8 @@ Matrix Source::left(int fallback) const {
 }
 
 Matrix Source::right(int fallback) const {
-  Matrix matrix{.data = source.data,
-                .dtype = source.dtype,
-                .row_stride = source.stride,
-                .column_stride = 1};
+  Matrix matrix{
+      .data = source.data, .dtype = source.dtype, .row_stride = source.stride, .column_stride = 1};
   matrix.fallback = fallback;
   return matrix;
 }
@@ -180,9 +177,9 @@ void run_in_workspace(const GemmEngine& engine, const Gemm& whole, const std::ve
       reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::uintptr_t>(space.data()), 64));
   run_gemms(
       engine, whole, count, [&](Int g) -> const Gemm& { return gemms[at(g)]; }, team, workspace);
-  EXPECT_TRUE(std::all_of(workspace + booked, workspace + booked + kGuard,
-                          [](std::byte byte) { return byte == std::byte{0xFF}; }))
-      << "written beyond the workspace";
+  EXPECT_TRUE(std::all_of(workspace + booked, workspace + booked + kGuard, [](std::byte byte) {
+    return byte == std::byte{0xFF};
+  })) << "written beyond the workspace";
 }
 
 }  // namespace anabatic::kernels::cpu::samples

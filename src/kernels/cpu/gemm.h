@@ -56,7 +56,7 @@ struct Matrix {
   std::int64_t scale_stride = 0;      // from line to line
   std::int64_t scale_step = 0;
   const std::int32_t* compensations = nullptr;
-  // Of an operand that an int8 product quantises: a block of n int8 values has second values if
+  // An int8 product quantises this operand: a block of n int8 values has second values if
   // n · max|code| > fallback · Σ|code|.
   int fallback = kNoFallback;
   // Indices of the lines along the stride that is not 1: rows of A, or the depth of a weight
@@ -129,8 +129,8 @@ struct GemmEngine {
   std::int64_t (*workspace_bytes)(const Gemm&);
   // The block is at most `blocking` large; the workspace is 64-byte aligned.
   void (*compute)(const Gemm&, const Block&, std::byte* workspace);
-  // Of an engine of int8 products: quantises the operands of a call's Gemms, all of them before the
-  // first block (int8/operands.h). Null for others.
+  // Engines of int8 products have it. It quantises the operands of a call's Gemms, all of them
+  // before the first block (int8/operands.h). Null for others.
   const Int8Coding& (*coding)() = nullptr;
 };
 

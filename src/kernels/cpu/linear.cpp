@@ -14,7 +14,7 @@ namespace {
 
 using Int = std::int64_t;
 
-// Of a Gemm of all groups' rows, or in a weight gradient of their whole depth.
+// Workspace of a Gemm of all groups' rows, or in a weight gradient of their whole depth.
 Int gemm_bytes(const GemmEngine& engine, const Gemm& whole, Int num_groups, int num_threads) {
   return threads_bytes(engine, whole, num_threads) + shared_bytes(engine, whole, num_groups);
 }

@@ -68,8 +68,8 @@ Gemm product_of(const Shape& shape, bool transposed) {
           .c_stride = shape.width};
 }
 
-// The workspace: blocks and rows of blocks for each thread, then what all share: that of for_blocks,
-// and floats. A null base only counts bytes.
+// The workspace: blocks and rows of blocks for each thread, then what all share: that of
+// for_blocks, and floats. A null base only counts bytes.
 struct Space {
   Space(const GemmEngine& engine, const Gemm& gemm, Int num_groups, Int column_multiple, Int blocks,
         Int num_rows, int num_threads, std::byte* base)
@@ -98,8 +98,7 @@ struct Space {
 
  private:
   std::byte* base_;
-  Int engine_bytes_, row_bytes_ = 0, rows_ = 0, thread_bytes_ = 0, shared_ = 0,
-      floats_ = 0;
+  Int engine_bytes_, row_bytes_ = 0, rows_ = 0, thread_bytes_ = 0, shared_ = 0, floats_ = 0;
 };
 
 Int num_rows(const Block& block) { return block.row_end - block.row_begin; }
@@ -137,8 +136,8 @@ class Forward {
         gemm_(product_of(shape_, false)),
         scale_columns_(scale_columns_of(*args.outputs.back().type)),
         column_multiple_(column_multiple_of(engine, gemm_, scale_columns_)),
-        space_(engine, gemm_, shape_.groups, column_multiple_, at_.num_weights, 0, args.launch.team->num_threads(),
-               args.workspace) {
+        space_(engine, gemm_, shape_.groups, column_multiple_, at_.num_weights, 0,
+               args.launch.team->num_threads(), args.workspace) {
     if (is_grouped(*args.inputs[1].type)) offsets_ = input(at_.offsets())->as<std::int32_t>();
     if (const TensorView* map = input(at_.row_map())) row_map_ = map->as<std::int32_t>();
     if (const TensorView* weights = input(at_.row_weights())) weights_ = weights->as<float>();
@@ -368,9 +367,7 @@ Shape shape_of(const spec::Problem& problem) {
   return shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0], *problem.attributes);
 }
 
-Gemm forward_product(const spec::Problem& problem) {
-  return product_of(shape_of(problem), false);
-}
+Gemm forward_product(const spec::Problem& problem) { return product_of(shape_of(problem), false); }
 
 }  // namespace
 
@@ -387,7 +384,8 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
     for (const TensorType& type : types)
       if (type.is_quantized() && type.value_dtype() != DType::kBFloat16)
         return no(fmt::format("expected quantised values in bf16, got {}", to_string(type)));
-  if (engine->coding != nullptr && spec::find_product(text(problem.op))->role == spec::ProductRole::kForward)
+  if (engine->coding != nullptr &&
+      spec::find_product(text(problem.op))->role == spec::ProductRole::kForward)
     for (int i = 0; i < spec::activation_inputs(*problem.attributes).num_weights; ++i)
       if (!is_int8_panels(problem.inputs[static_cast<std::size_t>(1 + i)]))
         return no("expected all weights in int8 panels");
@@ -407,7 +405,8 @@ Int forward_workspace(const spec::Problem& problem) {
   const Int multiple =
       column_multiple_of(*kEngine(), gemm, scale_columns_of(problem.outputs.back()));
   const int num_products = spec::activation_inputs(*problem.attributes).num_weights;
-  return Space(*kEngine(), gemm, shape_of(problem).groups, multiple, num_products, 0, problem.device->num_threads, nullptr)
+  return Space(*kEngine(), gemm, shape_of(problem).groups, multiple, num_products, 0,
+               problem.device->num_threads, nullptr)
       .bytes(0);
 }
 

@@ -211,7 +211,7 @@ void run(const GemmEngine& engine, const Arguments& args) {
   if (F == Form::kWeightGradient) run_list<F>(engine, args, false);
 }
 
-// Of an int8 product.
+// Whether an int8 product has all of its weights in int8 panels.
 bool all_in_int8(const spec::Problem& problem) {
   const auto role = spec::find_product(text(problem.op))->role;
   if (role == spec::ProductRole::kWeightGradient) return true;

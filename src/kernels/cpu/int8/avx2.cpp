@@ -13,6 +13,7 @@ namespace {
 // column lies in two neighbouring lanes, four columns a register.
 struct Int8Avx2 {
   static constexpr Int kRows = 2, kPanels = 1;
+  static constexpr bool kRounds = false;
 
   static inline __attribute__((always_inline)) __m256i widened(const std::int8_t* from) {
     return _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
@@ -23,7 +24,7 @@ struct Int8Avx2 {
     __builtin_memcpy(&word, from, sizeof word);
     return _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(word)));
   }
-  // Of eight columns of block k, from column n of the panel on.
+  // Scales of eight columns of block k, from column n of the panel on.
   static inline __attribute__((always_inline)) __m256 b_scales(const Int8Tile& in, Int k, Int n) {
     const BFloat16* from = in.b_scales[0] + k * in.b_scale_block;
     if (in.b_has_tiles) return _mm256_set1_ps(widen(from->bits));
@@ -85,8 +86,7 @@ struct Int8Avx2 {
       for (int i = 0; i < R; ++i) {
         const __m256 scale =
             _mm256_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
-        for (int v = 0; v < 2; ++v)
-          scales[i][v] = _mm256_mul_ps(scale, b_scales(in, k, 8 * v));
+        for (int v = 0; v < 2; ++v) scales[i][v] = _mm256_mul_ps(scale, b_scales(in, k, 8 * v));
       }
       block_sums<R>(in, k, in.a, in.b, values);
       for (int i = 0; i < R; ++i)

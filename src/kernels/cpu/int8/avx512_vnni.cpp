@@ -13,6 +13,7 @@ namespace {
 struct Int8Vnni {
   // 12 sums in f32 and 12 of integers stay in registers, with 3 of B.
   static constexpr Int kRows = 4, kPanels = 3;
+  static constexpr bool kRounds = true;
 
   // g++ 12 copies the sums of the intrinsic through the stack, which costs half of the speed. Where
   // tests emulate the instruction, its name is a macro.
@@ -24,7 +25,7 @@ struct Int8Vnni {
     return sum;
 #endif
   }
-  // Of the columns of panel v and block k.
+  // Scales of the columns of panel v and block k.
   static inline __attribute__((always_inline)) __m512 b_scales(const Int8Tile& in, Int k, int v) {
     const BFloat16* from = in.b_scales[v] + k * in.b_scale_block;
     if (in.b_has_tiles) return _mm512_set1_ps(widen(from->bits));
@@ -56,7 +57,8 @@ struct Int8Vnni {
         __m512i sums[R][V];
 #pragma GCC unroll 3
         for (int v = 0; v < V; ++v) {
-          const __m512i value = _mm512_load_si512(start + k * kInt8Panel + v * in.compensation_panel);
+          const __m512i value =
+              _mm512_load_si512(start + k * kInt8Panel + v * in.compensation_panel);
 #pragma GCC unroll 4
           for (int i = 0; i < R; ++i) sums[i][v] = value;
         }
@@ -98,9 +100,9 @@ struct Int8Vnni {
               chain[i][v] = _mm512_fmadd_ps(value, both, chain[i][v]);
             } else {
               both = _mm512_mul_ps(both, _mm512_set1_ps(kSecondScale));
-              chain[i][v] = _mm512_mask_mov_ps(
-                  chain[i][v], static_cast<__mmask16>(falling_columns(in, k, i, v)),
-                  _mm512_fmadd_ps(value, both, chain[i][v]));
+              chain[i][v] = _mm512_mask_mov_ps(chain[i][v],
+                                               static_cast<__mmask16>(falling_columns(in, k, i, v)),
+                                               _mm512_fmadd_ps(value, both, chain[i][v]));
             }
           }
         }
@@ -116,11 +118,14 @@ struct Int8Vnni {
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 3
       for (int v = 0; v < V; ++v) {
-        float* to = in.to + i * in.stride + v * in.panel_stride;
-        if (in.streams)
-          _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_castps_si512(chain[i][v]));
+        const Int place = i * in.stride + v * in.panel_stride;
+        if (in.rounds)
+          narrow_words(reinterpret_cast<std::uint16_t*>(in.to) + place, chain[i][v]);
+        else if (in.streams)
+          _mm512_stream_si512(reinterpret_cast<__m512i*>(in.to + place),
+                              _mm512_castps_si512(chain[i][v]));
         else
-          _mm512_storeu_ps(to, chain[i][v]);
+          _mm512_storeu_ps(in.to + place, chain[i][v]);
       }
   }
 

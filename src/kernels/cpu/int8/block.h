@@ -16,7 +16,7 @@ namespace {
 inline constexpr Int kBlockUnits = kInt8Block / kInt8Unit;
 // 1 / 254 in f32: what a second code counts.
 inline constexpr float kSecondScale = 1.0f / 254.0f;
-// Of a tile.
+// Sizes of a tile.
 inline constexpr Int kInt8Rows = 4, kInt8Panels = 3, kInt8Columns = kInt8Panels * kInt8Panel;
 
 // What some rows by some panels of a tile read and write. Strides count elements.
@@ -41,9 +41,10 @@ struct Int8Tile {
   const std::int32_t* second_compensation;
   const std::uint16_t* b_falls_back;
   Int b_flag_panel;
-  const float* from;  // where the chains begin; null: at zero
-  float* to;
+  const float* from;                   // where the chains begin; null: at zero
+  float* to;                           // or bf16, where the tile rounds
   Int stride, panel_stride;            // of to
+  bool rounds;                         // for an Isa that does
   Int from_stride, from_panel_stride;  // of from
   bool streams;
   // Lines of the next strip that are fetched with each block, and their number.
@@ -66,8 +67,8 @@ inline unsigned falling_columns(const Int8Tile& in, Int k, Int i, Int v) {
   return in.a_second != nullptr && row_falls_back(in, k, i) ? 0xFFFFu : 0u;
 }
 
-// Isa: kRows and kPanels of its tiles; tile(rows, panels): its function; narrow, stream,
-// end_stream.
+// Isa: kRows and kPanels of its tiles; kRounds: whether they can round to bf16; tile(rows, panels):
+// a tile's function; narrow, stream, end_stream.
 template <class Isa>
 struct Int8Compute {
   // Most rows of a block, where they lie in rows and in panels, and its most columns.
@@ -142,7 +143,7 @@ struct Int8Compute {
       set_panels(*operands.b, depth, k0, j, tile);
     const Int tiles = ceil_div(block.row_end - block.row_begin, kInt8Rows);
     const Int panels = ceil_div(columns, kInt8Panel);
-    // The panels of the next strip lie behind those of this one.
+    // The panels of the next strip follow those of this one.
     const Int next = smaller(kInt8Columns, block.column_end - j - kInt8Columns);
     const Int lines = next > 0 ? ceil_div(next, kInt8Panel) * tile.units : 0;
     tile.ahead_lines = ceil_div(lines, larger(tiles * blocks, Int{1}));
@@ -172,8 +173,7 @@ struct Int8Compute {
     tile.b = reinterpret_cast<const std::int8_t*>(b.data) + panel * tile.b_panel + k0 * kInt8Panel;
     tile.compensation_panel = blocks * kInt8Panel;
     const Int block = k0 / kInt8Block;
-    tile.compensation =
-        b.compensations + panel * tile.compensation_panel + block * kInt8Panel;
+    tile.compensation = b.compensations + panel * tile.compensation_panel + block * kInt8Panel;
     tile.b_has_tiles = true;
     tile.b_scale_block = b.scale_step;
     const auto* scales = reinterpret_cast<const BFloat16*>(b.scales) + block * b.scale_step;
@@ -188,8 +188,7 @@ struct Int8Compute {
     const Int before = panel * tile.b_panel + k0 * kInt8Panel;
     tile.b = b.codes + before;
     tile.compensation_panel = blocks * kInt8Panel;
-    const Int block = k0 / kInt8Block,
-              line = panel * tile.compensation_panel + block * kInt8Panel;
+    const Int block = k0 / kInt8Block, line = panel * tile.compensation_panel + block * kInt8Panel;
     tile.compensation = b.compensation + line;
     tile.b_has_tiles = false;
     tile.b_scale_block = kInt8Panel;
@@ -241,6 +240,12 @@ struct Int8Compute {
            columns % kInt8Panel == 0;
   }
 
+  // Whether a tile may write rows of whole panels of it in bf16.
+  static bool can_round(const Gemm& gemm, Int columns) {
+    return gemm.c_dtype == DType::kBFloat16 && gemm.bias == nullptr && gemm.c_column_step == 1 &&
+           columns % kInt8Panel == 0;
+  }
+
   static std::byte* place_in_c(const Gemm& gemm, Int i, Int j) {
     return gemm.c + (i * gemm.c_stride + j / kInt8Panel * gemm.c_panel_stride) *
                         (gemm.c_dtype == DType::kFloat32 ? 4 : 2);
@@ -248,7 +253,8 @@ struct Int8Compute {
 
   // The lines of a tile of C, before its turn. Always inline: g++ 12 drops calls of a function that
   // only prefetches.
-  static inline __attribute__((always_inline)) void prefetch(const Gemm& gemm, Int i, Int rows, Int j, Int columns) {
+  static inline __attribute__((always_inline)) void prefetch(const Gemm& gemm, Int i, Int rows,
+                                                             Int j, Int columns) {
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
     const bool is_one = gemm.c_panel_stride == kInt8Panel;  // a row of the tile is contiguous
     const Int step = is_one ? columns : kInt8Panel;
@@ -268,7 +274,7 @@ struct Int8Compute {
     const bool direct = is_direct(gemm, columns);
     auto* c = reinterpret_cast<float*>(place_in_c(gemm, i, j));
     float* partial = step.partial + (i - step.block.row_begin) * kInt8Columns;
-    tile.streams = false;
+    tile.streams = tile.rounds = false;
     const auto goes_to = [&](float* to, Int stride, Int panel_stride) {
       tile.to = to;
       tile.stride = stride;
@@ -276,6 +282,9 @@ struct Int8Compute {
     };
     if (!step.last) {
       goes_to(partial, kInt8Columns, kInt8Panel);
+    } else if (Isa::kRounds && can_round(gemm, columns)) {
+      goes_to(c, gemm.c_stride, gemm.c_panel_stride);
+      tile.rounds = true;
     } else if (direct && !(gemm.streams && gemm.squares != nullptr)) {
       goes_to(c, gemm.c_stride, gemm.c_panel_stride);
       tile.streams = gemm.streams;

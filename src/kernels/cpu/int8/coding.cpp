@@ -23,22 +23,44 @@ ANABATIC_INLINE Floats rounded(Floats x) { return (x + kRounder) - kRounder; }
 // As `rounded`, for the integer and its lowest byte.
 ANABATIC_INLINE Ints code_bits(Floats x) { return reinterpret_cast<Ints>(x + kRounder); }
 ANABATIC_INLINE Ints code_of(Ints bits) { return bits - std::bit_cast<std::int32_t>(kRounder); }
-ANABATIC_INLINE Ints absolute(Ints x) { return x < 0 ? -x : x; }
 
 // The second code of x, whose first is `code`. scale · code is exact, and so is the difference.
 ANABATIC_INLINE Floats second_value(Floats x, Floats code, Floats scale, Floats inverse) {
   return (x - scale * code) * (254.0f * inverse);
 }
 
-// Whether n · max|code| > fallback · Σ|code|.
-bool falls_back(const std::int8_t* codes, Int count, int fallback) {
-  std::int32_t most = 0, total = 0;
-  for (Int i = 0; i < count; ++i) {
-    const std::int32_t size = codes[i] < 0 ? -codes[i] : codes[i];
-    most = most > size ? most : size;
-    total += size;
+// Sums of the sizes of two neighbouring int8 values each.
+using Sizes = std::uint16_t __attribute__((vector_size(4 * kLanes)));
+ANABATIC_INLINE Sizes sizes_of(Words codes) {
+  using Values = std::int8_t __attribute__((vector_size(4 * kLanes)));
+  const Values values = reinterpret_cast<Values>(codes);
+  const Sizes sizes = reinterpret_cast<Sizes>(values < 0 ? -values : values);
+  return (sizes & 0xFF) + (sizes >> 8);
+}
+// Sums for the four values of each word.
+ANABATIC_INLINE Ints total_of(Sizes sizes) {
+  const Words words = reinterpret_cast<Words>(sizes);
+  return reinterpret_cast<Ints>((words & 0xFFFFu) + (words >> 16));
+}
+
+// Σ|code|.
+ANABATIC_INLINE Int total_size(const std::int8_t* codes, Int count) {
+#if ANABATIC_ISA_LANES > 4  // one instruction adds eight bytes
+  if (count == kInt8Block) {
+    __m256i sums = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (Int i = 0; i < kInt8Block; i += 32) {
+      const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
+      sums = _mm256_add_epi64(sums, _mm256_sad_epu8(_mm256_abs_epi8(values), __m256i{}));
+    }
+    const __m128i both =
+        _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    return _mm_cvtsi128_si64(both) + _mm_extract_epi64(both, 1);
   }
-  return count * most > std::int64_t{fallback} * total;
+#endif
+  Int total = 0;
+  for (Int i = 0; i < count; ++i) total += codes[i] < 0 ? -codes[i] : codes[i];
+  return total;
 }
 
 template <class T>
@@ -48,15 +70,23 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
     for (Int b = 0; b * kInt8Block < x.columns; ++b) {
       const Int k = b * kInt8Block, count = smaller(kInt8Block, x.columns - k);
       const Int at = r * to.scale_stride + b;
-      const BFloat16 scale = quantize_block(row + k, count, to.codes + r * to.line_stride + k);
-      to.scales[at] = scale;
+      std::int8_t* codes = to.codes + r * to.line_stride + k;
+      const std::int32_t largest = largest_of(row + k, count);
+      const BlockScale block = scale_of(largest);
+      to.scales[at] = block.scale;
+      if (block.is_finite)
+        store_block_codes(row + k, count, codes, block.inverse);
+      else
+        std::memset(codes, 0, static_cast<std::size_t>(count));
       if (to.second_codes == nullptr) continue;
-      const float size = to_float(scale);
       to.falls_back[at] = 0;
-      if (!(size > 0)) continue;
-      if (!falls_back(to.codes + r * to.line_stride + k, count, fallback)) continue;
+      if (!block.is_finite) continue;
+      // n · max|code| > fallback · Σ|code|. The largest int8 value is that of the largest element.
+      const float most = std::bit_cast<float>(largest) * block.inverse + kRounder;
+      if (count * static_cast<Int>(most - kRounder) <= fallback * total_size(codes, count))
+        continue;
       to.falls_back[at] = 1;
-      const float inverse = 1.0f / size;
+      const float size = to_float(block.scale), inverse = block.inverse;
       std::int8_t* second = to.second_codes + r * to.line_stride + k;
       for_lanes(0, count, [&](Int i, int n) {
         const Floats value = load(row + k + i, n);
@@ -68,181 +98,263 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
   }
 }
 
-// Columns are quantised in blocks that lie in the first cache: rows that are a power of two apart
-// would compete for the same lines of it.
-constexpr Int kStripColumns = kInt8StripPanels * kInt8Panel;
-template <class T>
-struct Strip {
-  alignas(64) T values[kInt8Block][kStripColumns];
+// Two vectors of the columns of a strip, as load_pair orders them.
+struct WordPair {
+  Words first, second;
 };
-
-// The bits of the largest magnitude in each of kLanes columns.
+// The same in the order of the columns.
 template <class T>
-ANABATIC_INLINE Ints largest_of_columns(const T* x, Int depth) {
-  Ints largest{};
-  for (Int t = 0; t < depth; ++t)
-    largest = larger(largest, magnitude(load(x + t * kStripColumns)));
-  return largest;
-}
-// Those of bf16 keep their order in 16 bits.
-ANABATIC_INLINE Ints largest_of_columns(const BFloat16* x, Int depth) {
-  Halves largest{};
-  for (Int t = 0; t < depth; ++t) {
-    Halves next;
-    std::memcpy(&next, x + t * kStripColumns, sizeof next);
-    next &= 0x7FFF;
-    largest = largest > next ? largest : next;
+ANABATIC_INLINE WordPair in_columns(Words first, Words second) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return {first, second};
+  } else {
+    Ints lower;
+    for (int i = 0; i < kLanes; ++i) lower[i] = i % 2 * kLanes + i / 2;
+    return {__builtin_shuffle(first, second, lower),
+            __builtin_shuffle(first, second, lower + kLanes / 2)};
   }
-  return reinterpret_cast<Ints>(__builtin_convertvector(largest, Words) << 16);
 }
 
-// A block of kLanes columns of a strip.
+// A block of kPair columns.
 template <class T>
-class ColumnBlock {
+class Strip {
  public:
-  // `ahead`: bytes from this block's int8 values to those that are written next.
-  void place(const T* x, Int depth, Int ahead) {
-    x_ = x;
+  // Rows [before, before + depth) of x from `column` on. They are copied, for rows that are a power
+  // of two apart would compete for the same lines of the first cache.
+  void read(const Int8Source& x, Int before, Int depth, Int column) {
+    constexpr Int kRowsAhead = 16;
+    const Int left = x.columns - column, count = left < 0 ? 0 : smaller(kPair, left);
     depth_ = depth;
-    ahead_ = ahead;
+    if (count < kPair) std::memset(values_, 0, sizeof values_);
+    Largest largest;
+    for (Int t = 0; t < depth; ++t) {
+      if (t + kRowsAhead < depth)
+        __builtin_prefetch(row_of<T>(x, before + t + kRowsAhead) + column);
+      const T* row = row_of<T>(x, before + t) + column;
+      if (count < kPair) {
+        std::memcpy(values_[t], row, static_cast<std::size_t>(count) * sizeof(T));
+        row = values_[t];
+      }
+      largest.add(row, values_[t]);
+    }
+    largest.get(largest_);
+    for (int half = 0; half < 2; ++half) set_scales(half);
   }
 
-  void code(std::int8_t* codes, BFloat16* scales, std::int32_t* compensation) {
-    const Ints largest = largest_of_columns(x_, depth_);
-    for (int n = 0; n < kLanes; ++n) {
-      const BlockScale block = scale_of(largest[n]);
-      scales[n] = block.scale;
-      scale_[n] = block.is_finite ? to_float(block.scale) : 0.0f;
-      inverse_[n] = block.inverse;
-      keep_[n] = block.is_finite ? -1 : 0;
-    }
-    most_ = code_of(code_bits(reinterpret_cast<Floats>(largest & keep_) * inverse_));
-    put(codes, compensation, keep_,
-        [this](Floats x) __attribute__((always_inline)) { return code_bits(x * inverse_); });
+  // Scales of kLanes columns each, and their int8 values from to[0] and to[1] on. `ahead`: bytes
+  // from there to what is written next.
+  template <bool kCounts>
+  ANABATIC_INLINE void code(std::int8_t* const (&to)[2], Int ahead, BFloat16* const (&scales)[2],
+                            std::int32_t* const (&compensation)[2]) {
+    const WordPair bits = in_columns<T>(scale_bits_[0], scale_bits_[1]);
+    store_bits(scales[0], bits.first, kLanes);
+    store_bits(scales[1], bits.second, kLanes);
+    put<kCounts>(
+        to, ahead, compensation, [this](Floats x, int half) __attribute__((always_inline)) {
+          return x * inverse_[half];
+        });
   }
 
-  // A bit a column whose block of `codes` falls back.
-  unsigned falls_back(const std::int8_t* codes, int fallback) const {
-    using Sizes = std::uint16_t __attribute__((vector_size(4 * kLanes)));
-    Sizes total{};  // of two values a lane
-    for (Int t = 0; t < depth_; t += kInt8Unit, codes += kPanelBytes) {
-      std::int8_t __attribute__((vector_size(4 * kLanes))) values;
-      std::memcpy(&values, codes, sizeof values);
-      values = values < 0 ? -values : values;
-      const Sizes sizes = reinterpret_cast<Sizes>(values);
-      total += (sizes & 0xFF) + (sizes >> 8);
+  // All bits of columns that fall back.
+  WordPair falls_back(int fallback) const {
+    Words falls[2];
+    for (int half = 0; half < 2; ++half) {
+      const auto largest = reinterpret_cast<Floats>(largest_[half] & keep_[half]);
+      const Ints most = code_of(code_bits(largest * inverse_[half]));
+      falls[half] = reinterpret_cast<Words>(static_cast<std::int32_t>(depth_) * most >
+                                            fallback * total_of(sizes_[half]));
     }
-    unsigned bits = 0;
-    for (int n = 0; n < kLanes; ++n) {
-      const Int of_lane = Int{total[2 * n]} + total[2 * n + 1];
-      bits |= depth_ * most_[n] > fallback * of_lane ? 1u << n : 0u;
-    }
-    return bits;
+    return in_columns<T>(falls[0], falls[1]);
   }
 
-  void code_second(unsigned columns, std::int8_t* codes, std::int32_t* compensation) {
-    Ints keep{};
-    for (int n = 0; n < kLanes; ++n) keep[n] = (columns >> n & 1u) != 0 ? -1 : 0;
-    put(codes, compensation, keep & keep_, [this](Floats x) __attribute__((always_inline)) {
-      return code_bits(second_value(x, rounded(x * inverse_), scale_, inverse_));
-    });
+  void code_second(std::int8_t* const (&to)[2], std::int32_t* const (&compensation)[2]) {
+    put<false>(
+        to, 0, compensation, [this](Floats x, int half) __attribute__((always_inline)) {
+          const Floats inverse = inverse_[half];
+          return second_value(x, rounded(x * inverse), scale_[half], inverse);
+        });
   }
 
  private:
-  // Units of four rows' int8 values, whose lowest bytes `bits` gives: of the lanes of `keep`. With
-  // 128 added to each, a sum of shifted values has them as its bytes.
-  template <class Bits>
-  ANABATIC_INLINE void put(std::int8_t* codes, std::int32_t* compensation, Ints keep,
-                           Bits&& bits) {
+  // Bits of the largest magnitudes. Those of bf16 keep their order in 16 bits.
+  struct Largest {
+    ANABATIC_INLINE void add(const float* from, float* to) {
+      const Pair x = load_pair(from);
+      store(to, x.first);
+      store(to + kLanes, x.second);
+      floats_[0] = larger(floats_[0], magnitude(x.first));
+      floats_[1] = larger(floats_[1], magnitude(x.second));
+    }
+    ANABATIC_INLINE void add(const BFloat16* from, BFloat16* to) {
+      PairHalves x;
+      std::memcpy(&x, from, sizeof x);
+      std::memcpy(to, &x, sizeof x);
+      x &= 0x7FFF;
+      halves_ = halves_ > x ? halves_ : x;
+    }
+    ANABATIC_INLINE void get(Ints (&largest)[2]) const {
+      if constexpr (sizeof(T) == sizeof(float)) {
+        largest[0] = floats_[0];
+        largest[1] = floats_[1];
+      } else {
+        const Words both = reinterpret_cast<Words>(halves_);
+        largest[0] = reinterpret_cast<Ints>(both << 16);
+        largest[1] = reinterpret_cast<Ints>(both & 0xFFFF0000u);
+      }
+    }
+    Ints floats_[2] = {};
+    PairHalves halves_{};
+  };
+
+  // As scale_of has them.
+  ANABATIC_INLINE void set_scales(int half) {
+    const Ints largest = largest_[half];
+    const auto value = reinterpret_cast<Floats>(largest);
+    const Words up = reinterpret_cast<Words>(value / 127.0f) + 0xFFFFu;
+    const Ints is_finite = largest < kInfinity, is_zero = value < kSmallest;
+    const Words bits =
+        reinterpret_cast<Words>(reinterpret_cast<Ints>(up >> 16) & ~is_zero & is_finite);
+    scale_[half] = reinterpret_cast<Floats>(bits << 16);
+    inverse_[half] = reinterpret_cast<Floats>(reinterpret_cast<Ints>(1.0f / scale_[half]) &
+                                              ~is_zero & is_finite);
+    keep_[half] = is_finite;
+    const std::uint32_t nan = to_bfloat16(__builtin_nanf("")).bits;
+    scale_bits_[half] = bits | (reinterpret_cast<Words>(~is_finite) & nan);
+  }
+
+  // Units of four rows' int8 values: the whole numbers that value(x, half) rounds to. With 128
+  // added to each, a sum of shifted values has them as its bytes.
+  template <bool kCounts, class Value>
+  ANABATIC_INLINE void put(std::int8_t* const (&to)[2], Int ahead,
+                           std::int32_t* const (&compensation)[2], Value&& value) {
     constexpr std::uint32_t kOnes = 0x01010101, kSigns = 0x80808080,
                             kBase = std::bit_cast<std::uint32_t>(kRounder);
-    const auto code = [&](Int t) __attribute__((always_inline)) {
-      return reinterpret_cast<Words>(bits(load(x_ + t * kStripColumns)));
+    const Words keep[2] = {reinterpret_cast<Words>(keep_[0]), reinterpret_cast<Words>(keep_[1])};
+    Words sums[2] = {};
+    Sizes sizes[2] = {};
+    std::int8_t *lower = to[0], *upper = to[1];
+    const auto put_unit = [&](const Words(&unit)[2]) __attribute__((always_inline)) {
+      const WordPair words = in_columns<T>(unit[0], unit[1]);
+      std::memcpy(lower, &words.first, sizeof words.first);
+      std::memcpy(upper, &words.second, sizeof words.second);
+      lower += kPanelBytes;
+      upper += kPanelBytes;
+      if constexpr (kCounts)
+        for (int half = 0; half < 2; ++half) sizes[half] += sizes_of(unit[half]);
     };
-    const Words kept = reinterpret_cast<Words>(keep);
+    const auto bits = [&](const Pair& x, int half) __attribute__((always_inline)) {
+      return reinterpret_cast<Words>(code_bits(value(half == 0 ? x.first : x.second, half)));
+    };
     const Int whole = depth_ / kInt8Unit * kInt8Unit;
-    Words sum{};
-    for (Int t = 0; t < whole; t += kInt8Unit, codes += kPanelBytes) {
-      __builtin_prefetch(codes + ahead_, 1);
-      const Words a = code(t), b = code(t + 1), c = code(t + 2), d = code(t + 3);
-      sum += (a + b) + (c + d);
-      const Words word = ((a + (b << 8)) + ((c << 16) + (d << 24))) + (kSigns - kBase * kOnes);
-      const Words unit = (word ^ kSigns) & kept;
-      std::memcpy(codes, &unit, sizeof unit);
+    for (Int t = 0; t < whole; t += kInt8Unit) {
+      __builtin_prefetch(lower + ahead, 1);
+      __builtin_prefetch(upper + ahead, 1);
+      const Pair x0 = load_pair(values_[t]), x1 = load_pair(values_[t + 1]),
+                 x2 = load_pair(values_[t + 2]), x3 = load_pair(values_[t + 3]);
+      Words unit[2];
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const Words a = bits(x0, half), b = bits(x1, half), c = bits(x2, half), d = bits(x3, half);
+        sums[half] += (a + b) + (c + d);
+        const Words word = ((a + (b << 8)) + ((c << 16) + (d << 24))) + (kSigns - kBase * kOnes);
+        unit[half] = (word ^ kSigns) & keep[half];
+      }
+      put_unit(unit);
     }
     if (whole < depth_) {
-      Words word{};
+      Words unit[2] = {};
       for (int e = 0; whole + e < depth_; ++e) {
-        const Words bits_of = code(whole + e);
-        sum += bits_of;
-        word |= (bits_of & 0xFFu) << 8 * e;
+        const Pair x = load_pair(values_[whole + e]);
+        for (int half = 0; half < 2; ++half) {
+          const Words code = bits(x, half);
+          sums[half] += code;
+          unit[half] |= (code & 0xFFu) << 8 * e & keep[half];
+        }
       }
-      word &= kept;
-      std::memcpy(codes, &word, sizeof word);
+      put_unit(unit);
     }
-    if (compensation == nullptr) return;
-    sum = (sum - static_cast<std::uint32_t>(depth_) * kBase) & kept;
-    const Ints result = reinterpret_cast<Ints>(sum) * kCompensation;
-    std::memcpy(compensation, &result, sizeof result);
+    if constexpr (kCounts)
+      for (int half = 0; half < 2; ++half) sizes_[half] = sizes[half];
+    if (compensation[0] == nullptr) return;
+    for (int half = 0; half < 2; ++half)
+      sums[half] = (sums[half] - static_cast<std::uint32_t>(depth_) * kBase) & keep[half];
+    const WordPair words = in_columns<T>(sums[0], sums[1]);
+    const Ints first = reinterpret_cast<Ints>(words.first) * kCompensation,
+               second = reinterpret_cast<Ints>(words.second) * kCompensation;
+    std::memcpy(compensation[0], &first, sizeof first);
+    std::memcpy(compensation[1], &second, sizeof second);
   }
 
-  const T* x_ = nullptr;
-  Int depth_ = 0, ahead_ = 0;
-  Floats scale_{}, inverse_{};
-  Ints keep_{};  // all bits where a column is finite
-  Ints most_{};  // its largest int8 value
+  alignas(64) T values_[kInt8Block][kPair];
+  Int depth_ = 0;
+  Ints largest_[2];
+  Floats scale_[2], inverse_[2];
+  Words scale_bits_[2];
+  Ints keep_[2];  // all bits where a column is finite
+  Sizes sizes_[2];
 };
 
-// Block b of a panel, whose `depth` rows begin at x in a strip.
-template <class T>
-void code_panel(const T* x, Int depth, int fallback, Int panel, Int b, Int units, Int blocks,
-                const Int8Lines& to) {
-  constexpr int kGroups = static_cast<int>(kInt8Panel) / kLanes;
-  constexpr Int kGroupCodes = kLanes * kInt8Unit;
-  ColumnBlock<T> groups[kGroups];
-  const Int codes = (panel * units + b * (kInt8Block / kInt8Unit)) * kPanelBytes;
-  const Int line = (panel * blocks + b) * kInt8Panel;
-  unsigned falling = 0;  // columns, a bit each
-  for (int g = 0; g < kGroups; ++g) {
-    std::int8_t* of_group = to.codes + codes + g * kGroupCodes;
-    groups[g].place(x + g * kLanes, depth, units * kPanelBytes);
-    groups[g].code(of_group, to.scales + line + g * kLanes,
-                   to.compensation != nullptr ? to.compensation + line + g * kLanes : nullptr);
-    if (to.second_codes != nullptr)
-      falling |= groups[g].falls_back(of_group, fallback) << g * kLanes;
+// Where kLanes columns that begin at `column` have block b.
+struct LanePlace {
+  Int codes, line, panel;
+  int lane;
+  LanePlace(Int column, Int b, Int units, Int blocks)
+      : panel(column / kInt8Panel), lane(static_cast<int>(column % kInt8Panel)) {
+    codes = (panel * units + b * (kInt8Block / kInt8Unit)) * kPanelBytes + lane * kInt8Unit;
+    line = (panel * blocks + b) * kInt8Panel + lane;
   }
-  if (to.second_codes == nullptr) return;
-  to.falls_back[panel * blocks + b] = static_cast<std::uint16_t>(falling);
-  for (int g = 0; g < kGroups && falling != 0; ++g)
-    groups[g].code_second(falling >> g * kLanes, to.second_codes + codes + g * kGroupCodes,
-                          to.second_compensation != nullptr
-                              ? to.second_compensation + line + g * kLanes
-                              : nullptr);
+};
+
+template <class T>
+void code_strip(Strip<T>& strip, const LanePlace (&at)[2], bool has_upper, Int ahead, Int b,
+                Int blocks, int fallback, const Int8Lines& to) {
+  // Columns beyond the last panel go nowhere.
+  alignas(64) std::int8_t no_codes[kInt8Block / kInt8Unit * kPanelBytes];
+  BFloat16 no_scales[kLanes];
+  std::int32_t no_compensation[kLanes];
+  std::int8_t* codes[2] = {to.codes + at[0].codes, has_upper ? to.codes + at[1].codes : no_codes};
+  BFloat16* scales[2] = {to.scales + at[0].line, has_upper ? to.scales + at[1].line : no_scales};
+  const auto compensation_of = [&](std::int32_t* all, int half) -> std::int32_t* {
+    if (all == nullptr) return nullptr;
+    return half == 0 || has_upper ? all + at[half].line : no_compensation;
+  };
+  std::int32_t* compensation[2] = {compensation_of(to.compensation, 0),
+                                   compensation_of(to.compensation, 1)};
+  if (to.second_codes == nullptr) {
+    strip.template code<false>(codes, ahead, scales, compensation);
+    return;
+  }
+  strip.template code<true>(codes, ahead, scales, compensation);
+  const WordPair falls = strip.falls_back(fallback);
+  unsigned bits[2] = {};
+  for (int n = 0; n < kLanes; ++n) {
+    bits[0] |= (falls.first[n] & 1u) << n;
+    bits[1] |= (falls.second[n] & 1u) << n;
+  }
+  for (int half = 0; half < (has_upper ? 2 : 1); ++half) {
+    std::uint16_t& flags = to.falls_back[at[half].panel * blocks + b];
+    if (at[half].lane == 0) flags = 0;
+    flags = static_cast<std::uint16_t>(flags | bits[half] << at[half].lane);
+  }
+  if ((bits[0] | bits[1]) == 0) return;
+  std::int8_t* second[2] = {to.second_codes + at[0].codes,
+                            has_upper ? to.second_codes + at[1].codes : no_codes};
+  std::int32_t* second_compensation[2] = {compensation_of(to.second_compensation, 0),
+                                          compensation_of(to.second_compensation, 1)};
+  strip.code_second(second, second_compensation);
 }
 
 template <class T>
 void code_columns(const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to) {
   const Int units = int8_units(x.rows), blocks = int8_blocks(x.rows);
-  constexpr Int kRowsAhead = 16, kLineElements = 64 / Int{sizeof(T)};
   Strip<T> strip;
   for (Int b = 0; b < blocks; ++b) {
     const Int before = b * kInt8Block, depth = smaller(kInt8Block, x.rows - before);
-    for (Int panel = first; panel < last; panel += kInt8StripPanels) {
-      const Int column = panel * kInt8Panel, count = smaller(kStripColumns, x.columns - column);
-      if (count < kStripColumns) std::memset(strip.values, 0, sizeof strip.values);
-      for (Int t = 0; t < depth; ++t) {
-        if (t + kRowsAhead < depth)
-          for (Int n = 0; n < count; n += kLineElements)
-            __builtin_prefetch(row_of<T>(x, before + t + kRowsAhead) + column + n);
-        const T* row = row_of<T>(x, before + t) + column;
-        if (count == kStripColumns)
-          std::memcpy(strip.values[t], row, sizeof strip.values[t]);
-        else
-          std::memcpy(strip.values[t], row, static_cast<std::size_t>(count) * sizeof(T));
-      }
-      for (Int p = 0; p < kInt8StripPanels && panel + p < last; ++p)
-        code_panel(strip.values[0] + p * kInt8Panel, depth, fallback, panel + p, b, units, blocks,
-                   to);
+    for (Int column = first * kInt8Panel; column < last * kInt8Panel; column += kPair) {
+      const LanePlace at[2] = {{column, b, units, blocks}, {column + kLanes, b, units, blocks}};
+      const LanePlace next(column + kPair, b, units, blocks);
+      strip.read(x, before, depth, column);
+      code_strip(strip, at, at[1].panel < last, next.codes - at[0].codes, b, blocks, fallback, to);
     }
   }
 }

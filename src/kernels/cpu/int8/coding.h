@@ -15,9 +15,6 @@ struct Int8Source {
   RowIndex index{};         // of rows, not of weights
 };
 
-// Panels of columns that are read at a time.
-inline constexpr std::int64_t kInt8StripPanels = 4;
-
 struct Int8Coding {
   // Rows [first, last) of x as rows. With second values where `to` has room for them.
   void (*rows)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,

@@ -39,8 +39,7 @@ struct Int8Lines {
   // multiply unsigned bytes add 128 to int8 values of the left one.
   std::int32_t* compensation = nullptr;
   // Null, or second values: x ≈ scale · (code + second / 254) in blocks that fall back. falls_back
-  // is 0 or 1 for a row, and for a panel has a bit a line. Second values and compensations of a row
-  // or panel without any such block stay as they were; its other lines have zeroes.
+  // is 0 or 1 for a row, and for a panel has a bit a line. Those of other blocks mean nothing.
   std::int8_t* second_codes = nullptr;
   std::int32_t* second_compensation = nullptr;
   std::uint16_t* falls_back = nullptr;

@@ -133,8 +133,8 @@ std::int64_t int8_operand_bytes(const Gemm& whole, Side side, std::int64_t num_g
   Int bytes = 0;
   for_arrays(sizes_of(shape, int8_units(shape.depth) + parts, int8_blocks(shape.depth) + parts),
              shape.has_second, none, [&](Int count, auto* pointer) {
-               bytes += round_up(count * Int{sizeof *pointer}, kAlignment) +
-                        num_groups * kAlignment;
+               bytes +=
+                   round_up(count * Int{sizeof *pointer}, kAlignment) + num_groups * kAlignment;
              });
   return bytes;
 }
@@ -180,7 +180,8 @@ const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
   // Most often it is that of the Gemm before.
   for (Int n = num_coded_; n-- > 0;)
     if (coded_[n].side == side && is_same(coded_[n].source, source)) return &coded_[n].lines;
-  constexpr Int kPartElements = 1 << 16;
+  // Panels next to each other have lines of the cache in common.
+  constexpr Int kPartElements = 1 << 16, kPanelsOfPart = 4;
   const Int part = kPartElements / std::max(shape.depth, Int{1});
   Coded* coded = std::construct_at(
       coded_ + num_coded_++,
@@ -191,7 +192,7 @@ const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
                       .line_stride = line_stride(shape.depth),
                       .scale_stride = int8_blocks(shape.depth)},
             .lines_of_part = shape.in_panels
-                                 ? round_up(std::max(part / kInt8Panel, Int{1}), kInt8StripPanels)
+                                 ? round_up(std::max(part / kInt8Panel, Int{1}), kPanelsOfPart)
                                  : std::max(part, Int{1}),
             .first_part = num_parts_});
   for_arrays(sizes_of(shape, int8_units(shape.depth), int8_blocks(shape.depth)), shape.has_second,
@@ -206,9 +207,9 @@ const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
 void Int8OperandCoding::run(const Int8Coding& coding, device::ThreadTeam& team) {
   team.for_tasks(num_parts_, [&](Int part) {
     const Coded *begin = coded_, *end = coded_ + num_coded_;
-    const Coded& of = *(std::upper_bound(begin, end, part,
-                                         [](Int a, const Coded& b) { return a < b.first_part; }) -
-                        1);
+    const Coded& of = *(
+        std::upper_bound(begin, end, part, [](Int a, const Coded& b) { return a < b.first_part; }) -
+        1);
     const Int first = (part - of.first_part) * of.lines_of_part,
               last = std::min(first + of.lines_of_part, of.num_lines());
     const auto code = of.lines.in_panels ? coding.columns : coding.rows;

@@ -15,7 +15,7 @@ enum class Side { kLeft, kRight };
 // Bytes of one operand in int8. `whole`: a Gemm of all rows, or in a weight gradient of the whole
 // depth, which `num_groups` Gemms share out.
 std::int64_t int8_operand_bytes(const Gemm& whole, Side side, std::int64_t num_groups);
-// Of all that an Int8OperandCoding of such groups takes, if their Gemms have no operand in common.
+// Bytes that an Int8OperandCoding of such groups takes, if their Gemms have no operand in common.
 std::int64_t int8_bytes(const Gemm& whole, std::int64_t num_groups);
 
 class Int8OperandCoding {

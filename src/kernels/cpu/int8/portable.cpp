@@ -7,6 +7,7 @@ namespace {
 // One row by one panel: plain loops.
 struct Int8Portable {
   static constexpr Int kRows = 1, kPanels = 1;
+  static constexpr bool kRounds = false;
 
   static void add_block(const Int8Tile& in, Int k, const std::int8_t* a, const std::int8_t* b,
                         std::int32_t* sums) {
