@@ -123,8 +123,9 @@ struct Config {
     // Allowed: 1 to 32767, or std::nullopt for auto.
     std::optional<std::int64_t> gradient_leaves{};
     // Precision of matrix products and of activations saved for the backward. auto is bf16 for
-    // training; elsewhere it is the precision of the weight files.
-    enum class Precision { kAuto, kBf16, kFp32 };
+    // training; elsewhere it is the precision of the weight files. int8 has products of trained
+    // matrices in int8 and all else in bf16, in training and its validations; elsewhere it is bf16.
+    enum class Precision { kAuto, kBf16, kFp32, kInt8 };
     Precision precision = Precision::kAuto;
     // Seed of random weights and of shuffling. Allowed: >= 0.
     std::int64_t seed = 0;
@@ -174,6 +175,21 @@ struct Config {
     std::optional<double> mtp_loss_coef{};
   };
   Train train{};
+
+  // Precision of single products.
+  struct Precision {
+    // With train.precision int8, a block of a layer's input falls back to 16 bits if its largest
+    // element, times its length, exceeds this many times the sum of all. Lower values make more
+    // blocks do so; off makes none.
+    // Allowed: 0 to 127, or std::nullopt for off.
+    std::optional<std::int64_t> int8_fallback = 64;
+    // Units whose products have another precision than train.precision, such as {attention: bf16,
+    // layers.0.experts.down: fp32}. A unit is a part of the names of weights, or a segment. The
+    // longest one that fits counts.
+    // Allowed: {UNIT: bf16 | fp32}.
+    std::map<std::string, std::string> keep{};
+  };
+  Precision precision{};
 
   // The optimizer and its schedule.
   struct Optimizer {

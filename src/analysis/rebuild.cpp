@@ -135,7 +135,10 @@ class Collector {
 
   // The products of one x that lead to wanted values: keys and values without queries.
   Rebuild products(NodeId id, const Node& node, ValueId value) const {
-    Rebuild rebuild{.op = node.op->name, .inputs = {node.inputs[0]}, .of = id};
+    Rebuild rebuild{.op = node.op->name,
+                    .attributes = TakenAttributes::kAll,
+                    .inputs = {node.inputs[0]},
+                    .of = id};
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId output = node.outputs[i];
       if (output != value && (is_made_[index(output)] || !leads_to_wanted(output))) continue;
@@ -165,11 +168,11 @@ class Collector {
                        node.outputs.begin() - static_cast<std::ptrdiff_t>(kFirstProduct);
     const auto input = [&](int i) { return node.inputs[static_cast<std::size_t>(i)]; };
     Rebuild rebuild{.op = plain_form(node).op,
+                    .attributes = TakenAttributes::kOfProduct,
                     .inputs = {input(at.x()), input(at.weight(static_cast<int>(which)))},
                     .outputs = {value},
                     .of = id};
     if (!ir::product_form(node)->is_grouped) return rebuild;
-    rebuild.attributes = TakenAttributes::kOfProduct;
     rebuild.inputs.push_back(input(at.offsets()));
     if (node.attributes.contains("top_k")) rebuild.inputs.push_back(input(at.row_map()));
     if (const auto biases = spec::biases_of(node.inputs, node.attributes); !biases.empty())

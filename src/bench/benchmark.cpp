@@ -60,18 +60,23 @@ void Benchmark::use_clock(device::Clock now) {
 
 struct Stopwatch::Impl {
   Benchmark& benchmark;
-  bool is_bf16;
+  const std::string precision;
   device::PeakProbe probe;
   std::int64_t num_repeats = 1;
 
-  Impl(Benchmark& the_benchmark, std::string_view precision)
+  Impl(Benchmark& the_benchmark, std::string_view the_precision)
       : benchmark(the_benchmark),
-        is_bf16(precision == "bf16"),
+        precision(the_precision),
         probe(benchmark.team(), device::probe_cpu(benchmark.team(), false), benchmark.clock()) {
     std::vector<double> seconds = run();
     seconds = run();  // the first one met cold pages and caches
     num_repeats = static_cast<std::int64_t>(
         std::clamp(std::ceil(kRoundSeconds / std::max(seconds[0], 1e-9)), 1.0, kMostRepeats));
+  }
+
+  double peak() {
+    if (precision == "int8") return probe.int8_ops_per_second();
+    return precision == "bf16" ? probe.bf16_flops_per_second() : probe.fp32_flops_per_second();
   }
 
   std::vector<double> run() const {
@@ -90,8 +95,7 @@ Round Stopwatch::round() {
   Round round;
   std::vector<double> peaks, copies;
   for (int i = 0; i < kProbesARound; ++i) {
-    peaks.push_back(impl_->is_bf16 ? impl_->probe.bf16_flops_per_second()
-                                   : impl_->probe.fp32_flops_per_second());
+    peaks.push_back(impl_->peak());
     copies.push_back(impl_->probe.copy_bytes_per_second());
   }
   round.peak_flops_per_second = median(std::move(peaks));

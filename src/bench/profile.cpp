@@ -268,7 +268,7 @@ class Profiler {
 
   void measure(Recorder& recorder, PairsRatios& ratios) {
     device::PeakProbe probe(session_.team(), session_.device());
-    std::vector<double> fp32, bf16, copy, seconds;
+    std::vector<double> fp32, bf16, int8, copy, seconds;
     std::int64_t step = 0;
     while (step < options_.num_warmup_steps) run_step(++step);
     const runtime::swap::SwapStats before = disk_so_far();
@@ -279,6 +279,7 @@ class Profiler {
         // Without bf16 products their peak is that of fp32; one series of numbers then.
         bf16.push_back(session_.device().has("avx512_bf16") ? probe.bf16_flops_per_second()
                                                             : fp32.back());
+        if (train::uses_int8(run_)) int8.push_back(probe.int8_ops_per_second());
         copy.push_back(probe.copy_bytes_per_second());
       }
       recorder.attach(*program_->executor, static_cast<std::int32_t>(i));
@@ -294,6 +295,7 @@ class Profiler {
     add_exchanges(exchanged);
     result_.fp32_flops_per_second = median(std::move(fp32));
     result_.bf16_flops_per_second = median(std::move(bf16));
+    if (!int8.empty()) result_.int8_ops_per_second = median(std::move(int8));
     result_.copy_bytes_per_second = median(std::move(copy));
     result_.step_seconds =
         std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());

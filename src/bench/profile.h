@@ -50,6 +50,7 @@ struct Profile {
   bool has_data = false;    // false: random tokens
   // Medians of probes between the steps.
   double fp32_flops_per_second = 0, bf16_flops_per_second = 0, copy_bytes_per_second = 0;
+  double int8_ops_per_second = 0;  // of a run with int8 products
   double step_seconds = 0;  // the mean, which the rows sum to; from one batch to the next
   double median_step_seconds = 0;
   // States on disk, for a measured step: bytes moved both ways, time of the transfers, and how long
@@ -72,7 +73,9 @@ struct Profile {
   std::vector<Step> steps;
 
   double mfu() const {
-    const double peak = precision == "bf16" ? bf16_flops_per_second : fp32_flops_per_second;
+    const double peak = precision == "int8"   ? int8_ops_per_second
+                        : precision == "bf16" ? bf16_flops_per_second
+                                              : fp32_flops_per_second;
     return step_seconds > 0 && peak > 0 ? model_flops / step_seconds / peak : 0;
   }
 };

@@ -30,6 +30,7 @@ struct Feature {
 
 constexpr Feature kFeatures[] = {{"avx2", "256-bit fp32 kernels"},
                                  {"avx512f", "512-bit fp32 kernels"},
+                                 {"avx512_vnni", "int8 products at four times the fp32 rate"},
                                  {"avx512_bf16", "bf16 products at twice the fp32 rate"},
                                  {"amx_bf16", "bf16 products in tile registers"}};
 
@@ -105,6 +106,7 @@ int run_doctor(const Invocation& invocation) {
   print_output("disk        {}\n", disk_of(config));
   print_output("peak fp32   {:.0f} GFLOP/s, all threads\n", spec.fp32_flops_per_second * 1e-9);
   print_output("peak bf16   {:.0f} GFLOP/s, all threads\n", spec.bf16_flops_per_second * 1e-9);
+  print_output("peak int8   {:.0f} GOP/s, all threads\n", spec.int8_ops_per_second * 1e-9);
   for (const Feature& feature : kFeatures)
     print_output("{:<11} {}\n", feature.instruction_set, why(spec, feature));
   print_output("spinning    {}\n", spinning(team, limits));

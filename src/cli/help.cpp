@@ -39,7 +39,7 @@ std::string_view section_of(const train::ConfigKey& key) {
 
 std::string default_of(const train::ConfigKey& key) {
   std::string shown = key.show(train::RunConfig{});
-  return shown == "\"\"" || shown == "[]" ? "empty" : shown;
+  return shown == "\"\"" || shown == "[]" || shown == "{}" ? "empty" : shown;
 }
 
 std::string usage_of(const Verb& verb) {

@@ -46,6 +46,13 @@ Loop bf16_loop(const spec::DeviceSpec& spec) {
   return fp32_loop(spec);
 }
 
+Loop int8_loop(const spec::DeviceSpec& spec) {
+#if defined(__x86_64__)
+  if (spec.has("avx512_vnni")) return int8_loop_avx512;
+#endif
+  return fp32_loop(spec);
+}
+
 struct CopyBuffers {
   Memory source, target;
 };
@@ -96,8 +103,8 @@ double rate_of(ThreadTeam& team, Loop loop, long rounds, Clock now, std::vector<
 struct PeakProbe::Impl {
   ThreadTeam& team;
   Clock now;
-  Loop fp32, bf16;
-  long fp32_rounds, bf16_rounds;
+  Loop fp32, bf16, int8;
+  long fp32_rounds, bf16_rounds, int8_rounds;
   CopyBuffers copy;
   std::vector<double> flops;  // a thread
 
@@ -106,8 +113,10 @@ struct PeakProbe::Impl {
         now(clock),
         fp32(fp32_loop(spec)),
         bf16(bf16_loop(spec)),
+        int8(int8_loop(spec)),
         fp32_rounds(rounds_of(fp32)),
         bf16_rounds(bf16 == fp32 ? fp32_rounds : rounds_of(bf16)),
+        int8_rounds(int8 == fp32 ? fp32_rounds : rounds_of(int8)),
         copy(copy_buffers(spec)),
         flops(static_cast<std::size_t>(the_team.num_threads())) {}
 
@@ -120,6 +129,7 @@ PeakProbe::~PeakProbe() = default;
 
 double PeakProbe::fp32_flops_per_second() { return impl_->rate(impl_->fp32, impl_->fp32_rounds); }
 double PeakProbe::bf16_flops_per_second() { return impl_->rate(impl_->bf16, impl_->bf16_rounds); }
+double PeakProbe::int8_ops_per_second() { return impl_->rate(impl_->int8, impl_->int8_rounds); }
 
 double PeakProbe::copy_bytes_per_second() {
   const std::int64_t begin = impl_->now();
@@ -134,15 +144,20 @@ ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec) {
   PeakProbe probe(team, spec);
   ProbeResult result;
   result.fp32_flops_per_second = best_of(5, [&] { return probe.fp32_flops_per_second(); });
-  result.bf16_flops_per_second = result.fp32_flops_per_second;
+  result.bf16_flops_per_second = result.int8_ops_per_second = result.fp32_flops_per_second;
   if (bf16_loop(spec) != fp32_loop(spec))
     result.bf16_flops_per_second = best_of(5, [&] { return probe.bf16_flops_per_second(); });
+  if (int8_loop(spec) != fp32_loop(spec))
+    result.int8_ops_per_second = best_of(5, [&] { return probe.int8_ops_per_second(); });
   result.copy_bytes_per_second = best_of(3, [&] { return probe.copy_bytes_per_second(); });
   return result;
 }
 
-double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec, bool is_bf16) {
-  const Loop loop = is_bf16 ? bf16_loop(spec) : fp32_loop(spec);
+double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec,
+                             spec::Precision precision) {
+  const Loop loop = precision == spec::Precision::kInt8   ? int8_loop(spec)
+                    : precision == spec::Precision::kBf16 ? bf16_loop(spec)
+                                                          : fp32_loop(spec);
   const long rounds = rounds_of(loop);
   std::vector<double> flops(static_cast<std::size_t>(team.num_threads()));
   return best_of(5, [&] { return rate_of(team, loop, rounds, wall_nanoseconds, flops); });

@@ -5,6 +5,7 @@
 
 #include "device/clock.h"
 #include "spec/device_spec.h"
+#include "spec/training.h"
 
 namespace anabatic::device {
 
@@ -14,6 +15,7 @@ struct ProbeResult {
   double fp32_flops_per_second =
       0;  // register-resident fused multiply-adds of the widest vectors, all threads
   double bf16_flops_per_second = 0;  // of AMX, else VDPBF16PS, else the fp32 rate
+  double int8_ops_per_second = 0;    // of VPDPBUSD, else the fp32 rate
   double copy_bytes_per_second = 0;  // read + written bytes of a copy larger than the last cache
 };
 
@@ -28,6 +30,7 @@ class PeakProbe {
 
   double fp32_flops_per_second();
   double bf16_flops_per_second();
+  double int8_ops_per_second();
   double copy_bytes_per_second();
 
  private:
@@ -38,16 +41,18 @@ class PeakProbe {
 // The best of a few short rounds. Allocates two buffers for the copy and frees them.
 ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec);
 
-// The rate of fp32 or, if `is_bf16`, bf16 multiply-adds alone: the best of a few rounds, some 40 ms
-// in all. Allocates no buffers.
-double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec, bool is_bf16);
+// The rate of the multiply-adds of one precision alone: the best of a few rounds, some 40 ms in
+// all. Allocates no buffers.
+double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec,
+                             spec::Precision precision);
 
-// One thread's loop of `rounds` rounds; returns the FLOPs of its multiply-adds. There is one source
-// file for each instruction set.
+// One thread's loop of `rounds` rounds; returns the FLOPs of its multiply-adds, or operations.
+// There is one source file for each instruction set.
 double fp32_loop_portable(long rounds);
 double fp32_loop_avx2(long rounds);
 double fp32_loop_avx512(long rounds);
 double bf16_loop_avx512(long rounds);
 double bf16_loop_amx(long rounds);
+double int8_loop_avx512(long rounds);
 
 }  // namespace anabatic::device

@@ -82,6 +82,7 @@ spec::DeviceSpec probe_cpu(ThreadTeam& team, bool measure) {
   const ProbeResult result = probe(team, spec);
   spec.fp32_flops_per_second = result.fp32_flops_per_second;
   spec.bf16_flops_per_second = result.bf16_flops_per_second;
+  spec.int8_ops_per_second = result.int8_ops_per_second;
   spec.copy_bytes_per_second = result.copy_bytes_per_second;
   return spec;
 }

@@ -91,6 +91,7 @@ Operand check_weights(const Check& check, const Operand& x, const spec::Activati
                       int ndim) {
   const Operand gate = check.weight(at.weight(0), "gate_weight", ndim, x);
   check.right_operand(gate, false);
+  check.fallback(gate);
   check.same_dim(x, 1, gate, ndim - 1);
   for (int i = 1; i < at.num_weights; ++i)
     check.same_type(check.weight(at.weight(i), "up_weight", ndim, x), gate);
@@ -129,13 +130,13 @@ std::vector<TensorType> infer_product(std::string_view op, ir::Types inputs,
   if (kGrouped) inputs = checked_without_biases(op, inputs, attributes);
   const Check check = [&] {
     if constexpr (kGrouped && kKeeps == Keeps::kInt8)
-      return checked_activation(op, inputs, attributes, {"block"}, {"bias", "top_k"});
+      return checked_activation(op, inputs, attributes, {"block"}, {"bias", "fallback", "top_k"});
     else if constexpr (kKeeps == Keeps::kInt8)
-      return checked_activation(op, inputs, attributes, {"block"});
+      return checked_activation(op, inputs, attributes, {"block"}, {"fallback"});
     else if constexpr (kGrouped)
-      return checked_activation(op, inputs, attributes, {}, {"bias", "top_k"});
+      return checked_activation(op, inputs, attributes, {}, {"bias", "fallback", "top_k"});
     else
-      return checked_activation(op, inputs, attributes);
+      return checked_activation(op, inputs, attributes, {}, {"fallback"});
   }();
   const spec::ActivationInputs at = spec::activation_inputs(attributes);
   const TensorType type = kGrouped ? infer_grouped(check, at) : infer_dense(check, at);
@@ -369,7 +370,7 @@ const ir::OpSchema kGroupedLinearActivationGradient{
         },
     .cost = product_gradient_cost,
     .may_alias = aliases<3>,
-    .most_slices = num_experts};
+    .most_slices = most_slices_of_experts};
 
 const ir::OpSchema kGroupedLinearActivationGradientWithWeights{
     .name = "grouped_linear_activation_gradient_with_weights",
@@ -387,6 +388,6 @@ const ir::OpSchema kGroupedLinearActivationGradientWithWeights{
         },
     .cost = product_gradient_cost,
     .may_alias = aliases<3>,
-    .most_slices = num_experts};
+    .most_slices = most_slices_of_experts};
 
 }  // namespace anabatic::ops

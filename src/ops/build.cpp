@@ -65,6 +65,8 @@ ir::Cost gather_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes
           .bytes_written = outputs[0].num_bytes()};
 }
 
-std::int64_t num_experts(ir::Types inputs, const spec::Attributes&) { return inputs[1].dim(0); }
+std::int64_t most_slices_of_experts(ir::Types inputs, const spec::Attributes&) {
+  return is_int8_panels(inputs[1]) ? 1 : inputs[1].dim(0);
+}
 
 }  // namespace anabatic::ops

@@ -52,7 +52,8 @@ ir::Cost cost_an_element(ir::Types inputs, ir::Types outputs, const spec::Attrib
   return elementwise_cost(inputs, outputs, kFlops);
 }
 
-// The number of experts in the stack of weights that is input 1.
-std::int64_t num_experts(ir::Types inputs, const spec::Attributes& attributes);
+// The number of experts in the stack of weights that is input 1. One where it is that of an int8
+// product: a call does not pack such weights.
+std::int64_t most_slices_of_experts(ir::Types inputs, const spec::Attributes& attributes);
 
 }  // namespace anabatic::ops

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "ops/build.h"
+#include "spec/product.h"
 #include "tensor/panels.h"
 
 namespace anabatic::ops {
@@ -105,7 +106,8 @@ Operand Check::weight(int i, std::string_view name, int ndim, const Operand& row
   const auto kept = [&] {
     const Operand operand = input(i, name, ndim);
     const bool is_by_rows = operand.type->layout == kRowMajor;
-    return is_mxfp4(*operand.type) && is_by_rows ? operand : in_int8(i, name, ndim);
+    const bool is_known = is_int8_panels(*operand.type) || (is_mxfp4(*operand.type) && is_by_rows);
+    return is_known ? operand : in_int8(i, name, ndim);
   };
   const Operand weight = is_quantized(i) ? kept() : floating(i, name, ndim);
   if (weight.type->value_dtype() != rows.dtype())
@@ -174,9 +176,29 @@ void Check::right_operand(const Operand& weight, bool transposed) const {
 void Check::right_operand_of_gradient(const Operand& weight) const {
   if (!has("slices")) return right_operand(weight, true);
   slices();
-  if (weight.type->layout != panels_layout(false))
+  if (weight.type->layout != panels_layout(false) || is_int8_panels(*weight.type))
     fail(fmt::format("expected {} of layout {} together with 'slices', got {}", weight.name,
                      text(panels_layout(false)), to_string(*weight.type)));
+}
+
+void Check::check_fallback() const {
+  if (const std::int64_t value = non_negative_int("fallback"); value > spec::kNoFallback)
+    fail(fmt::format("expected 'fallback' from 0 to {}, got {}", spec::kNoFallback, value));
+}
+
+void Check::fallback(const Operand& weight) const {
+  if (is_int8_panels(*weight.type)) return check_fallback();
+  if (has("fallback"))
+    fail(fmt::format("expected {} in panels of {} together with 'fallback', got {}", weight.name,
+                     to_string(int8_tile_format()), to_string(*weight.type)));
+}
+
+void Check::fallback_of_gradient(const Operand& x) const {
+  if (!has("fallback")) return;
+  check_fallback();
+  if (x.dtype() != DType::kBFloat16)
+    fail(fmt::format("expected {} in bf16 together with 'fallback', got {}", x.name,
+                     to_string(*x.type)));
 }
 
 std::int64_t Check::gathered_rows(const Operand& x, int row_map) const {

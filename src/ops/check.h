@@ -49,8 +49,8 @@ class Check {
     return i < num_inputs() && inputs_[static_cast<std::size_t>(i)].is_quantized();
   }
   Operand in_int8(int i, std::string_view name, int ndim = 2) const;
-  // Input i as the weight of a product of `rows`, whose dtype its values have: in int8 or
-  // MXFP4 too.
+  // Input i as the weight of a product of `rows`, whose dtype its values have: in int8 or MXFP4 by
+  // rows, and in the panels of an int8 product, too.
   Operand weight(int i, std::string_view name, int ndim, const Operand& rows) const;
   Operand f64(int i, std::string_view name, int ndim) const;
 
@@ -70,6 +70,12 @@ class Check {
   // For an input gradient, which reads the weight itself. With `slices` the call packs it, some
   // matrices at a time, and the weight is packed as the forward reads it.
   void right_operand_of_gradient(const Operand& weight) const;
+
+  // The attribute `fallback` of a forward product: it is there exactly where the weight is in
+  // panels of an int8 product.
+  void fallback(const Operand& weight) const;
+  // That of a weight gradient, which it alone makes an int8 product: of x in bf16.
+  void fallback_of_gradient(const Operand& x) const;
 
   // Rows of a product whose operand x is gathered where input `row_map` is present, i32[R]: row p
   // is row row_map[p] / top_k of x [R / top_k, ...]. Without it the rows of x, and no `top_k`.
@@ -94,6 +100,7 @@ class Check {
 
  private:
   Operand input(int i, std::string_view name, int ndim) const;
+  void check_fallback() const;
 
   std::string_view op_;
   ir::Types inputs_;

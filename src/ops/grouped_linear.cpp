@@ -20,9 +20,10 @@ constexpr int kRowMap = 3;
 
 std::vector<TensorType> infer_grouped_linear(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("grouped_linear", checked_without_biases("grouped_linear", inputs, attributes),
-                    attributes, {}, {"bias", "top_k"});
+                    attributes, {}, {"bias", "fallback", "top_k"});
   const Operand x = check.floating(0, "x", 2), weight = check.weight(1, "weight", 3, x);
   check.right_operand(weight, false);
+  check.fallback(weight);
   check.same_dim(x, 1, weight, 2);
   check_offsets(check, check.i32(2, "offsets", 1), weight);
   return {typed(x.dtype(), {check.gathered_rows(x, kRowMap), weight.dim(1)})};
@@ -42,6 +43,7 @@ std::vector<TensorType> grouped_linear_weight_gradient_types(const Check& check)
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
                 offsets = check.i32(2, "offsets", 1);
   check.same_dtype(x, dy);
+  check.fallback_of_gradient(x);
   if (check.num_inputs() > kRowMap + (is_written_into(check.attributes()) ? 1 : 0)) {
     const std::string& gathered = check.string("gathered");
     if (gathered != "x" && gathered != "dy")
@@ -66,8 +68,8 @@ int into_at(const spec::Attributes& attributes) {
 std::vector<TensorType> infer_grouped_linear_weight_gradient(ir::Types inputs,
                                                              const spec::Attributes& attributes) {
   const Check check("grouped_linear_weight_gradient", inputs, attributes, {},
-                    {"column_step", "first_column", "first_row", "gathered", "layout", "of_rows",
-                     "output_dtype", "top_k"});
+                    {"column_step", "fallback", "first_column", "first_row", "gathered", "layout",
+                     "of_rows", "output_dtype", "top_k"});
   return {placed(check, grouped_linear_weight_gradient_types(check)[0], into_at(attributes))};
 }
 
@@ -79,9 +81,9 @@ ir::Aliases grouped_weight_gradient_aliases(const spec::Attributes& attributes) 
 
 std::vector<TensorType> infer_grouped_linear_weight_gradient_squares(
     ir::Types inputs, const spec::Attributes& attributes) {
-  std::vector<TensorType> types =
-      grouped_linear_weight_gradient_types(Check("grouped_linear_weight_gradient_squares", inputs,
-                                                 attributes, {}, {"gathered", "layout", "top_k"}));
+  std::vector<TensorType> types = grouped_linear_weight_gradient_types(
+      Check("grouped_linear_weight_gradient_squares", inputs, attributes, {},
+            {"fallback", "gathered", "layout", "top_k"}));
   types.push_back(typed(DType::kFloat64, {}));
   return types;
 }
@@ -135,7 +137,7 @@ const ir::OpSchema kGroupedLinearInputGradient{
     .signature = "(dy [R,N], weight [E,N,K], offsets i32[E+1]) -> [R,K] like dy",
     .infer = infer_grouped_linear_input_gradient,
     .cost = grouped_linear_cost,
-    .most_slices = num_experts};
+    .most_slices = most_slices_of_experts};
 
 const ir::OpSchema kGroupedLinearWeightGradient{
     .name = "grouped_linear_weight_gradient",

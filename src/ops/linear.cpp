@@ -12,9 +12,10 @@ namespace {
 constexpr int kInto = 2;  // of a weight gradient
 
 std::vector<TensorType> infer_linear(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("linear", inputs, attributes, {}, {"output_dtype"});
+  const Check check("linear", inputs, attributes, {}, {"fallback", "output_dtype"});
   const Operand x = check.floating(0, "x", 2), weight = check.weight(1, "weight", 2, x);
   check.right_operand(weight, false);
+  check.fallback(weight);
   check.same_dim(x, 1, weight, 1);
   if (check.num_inputs() == 3) check.same_dim(check.wide(2, "bias", 1), 0, weight, 0);
   return {typed(check.dtype_or("output_dtype", x.dtype()), {x.dim(0), weight.dim(0)})};
@@ -33,13 +34,14 @@ std::vector<TensorType> linear_weight_gradient_types(const Check& check) {
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2);
   check.same_dtype(x, dy);
   check.same_dim(x, 0, dy, 0);
+  check.fallback_of_gradient(x);
   return {laid_out(check, typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)}))};
 }
 
 std::vector<TensorType> infer_linear_weight_gradient(ir::Types inputs,
                                                      const spec::Attributes& attributes) {
   const Check check("linear_weight_gradient", inputs, attributes, {},
-                    {"first_row", "layout", "of_rows", "output_dtype"});
+                    {"fallback", "first_row", "layout", "of_rows", "output_dtype"});
   return {placed(check, linear_weight_gradient_types(check)[0], kInto)};
 }
 
@@ -50,7 +52,7 @@ ir::Aliases weight_gradient_aliases(const spec::Attributes& attributes) {
 std::vector<TensorType> infer_linear_weight_gradient_squares(ir::Types inputs,
                                                              const spec::Attributes& attributes) {
   std::vector<TensorType> types = linear_weight_gradient_types(
-      Check("linear_weight_gradient_squares", inputs, attributes, {}, {"layout"}));
+      Check("linear_weight_gradient_squares", inputs, attributes, {}, {"fallback", "layout"}));
   types.push_back(typed(DType::kFloat64, {}));
   return types;
 }

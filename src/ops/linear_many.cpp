@@ -35,12 +35,14 @@ void check_weight(const Check& check, const Operand& weight, const Operand& firs
 
 template <bool kGrouped>
 std::vector<TensorType> infer_linear_many(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check(kGrouped ? "grouped_linear_many" : "linear_many", inputs, attributes);
+  const Check check(kGrouped ? "grouped_linear_many" : "linear_many", inputs, attributes, {},
+                    {"fallback"});
   const Operand x = check.floating(0, "x", 2), first = weight_at<kGrouped>(check, 1, x);
   std::vector<TensorType> outputs;
   for (int i = 1; i < num_others<kGrouped>(check); ++i) {
     const Operand weight = weight_at<kGrouped>(check, i, x);
     check_weight<kGrouped>(check, weight, first, false);
+    check.fallback(weight);
     check.same_dim(x, 1, weight, -1);
     outputs.push_back(typed(x.dtype(), {x.dim(0), weight.dim(-2)}));
   }
@@ -74,8 +76,9 @@ std::vector<TensorType> infer_linear_many_weight_gradient(ir::Types inputs,
                                                           const spec::Attributes& attributes) {
   const Check check(
       kGrouped ? "grouped_linear_many_weight_gradient" : "linear_many_weight_gradient", inputs,
-      attributes);
+      attributes, {}, {"fallback"});
   const Operand x = check.floating(0, "x", 2);
+  check.fallback_of_gradient(x);
   std::vector<TensorType> outputs;
   for (int i = 1; i < num_others<kGrouped>(check); ++i) {
     const Operand dy = check.floating(i, "dy", 2);
@@ -170,7 +173,7 @@ const ir::OpSchema kGroupedLinearManyInputGradient{
         "i32[E+1]) -> [R,K] like dy0",
     .infer = infer_linear_many_input_gradient<true>,
     .cost = linear_many_input_gradient_cost,
-    .most_slices = num_experts};
+    .most_slices = most_slices_of_experts};
 
 const ir::OpSchema kGroupedLinearManyWeightGradient{
     .name = "grouped_linear_many_weight_gradient",

@@ -13,6 +13,17 @@
 namespace anabatic::ops {
 namespace {
 
+bool packs_to_int8(const spec::Attributes& attributes) {
+  const auto dtype = attributes.find("dtype");
+  return dtype != attributes.end() &&
+         dtype->second == spec::Attribute(to_string(int8_tile_format()));
+}
+
+TensorType with_layout(TensorType type, Layout layout) {
+  type.layout = layout;
+  return type;
+}
+
 // The transpose of columns first_column, first_column + column_step and so on.
 TensorType packed_columns(const Check& check, TensorType type) {
   const std::int64_t first = check.non_negative_int("first_column"),
@@ -28,9 +39,34 @@ TensorType packed_columns(const Check& check, TensorType type) {
   return type;
 }
 
+// To panels of an int8 product: from rows, or the second packing from the first one, whose int8
+// values it has.
+TensorType in_int8_panels(const Check& check, const TensorType& from, Layout layout) {
+  if (!is_panels(layout))
+    check.fail(
+        fmt::format("expected layout 'panels' or 'panels_transposed' together with dtype "
+                    "'{}', got '{}'",
+                    to_string(int8_tile_format()), check.string("layout")));
+  if (from.is_quantized()) {
+    if (!is_int8_panels(from) || from.layout != panels_layout(false) ||
+        layout != panels_layout(true))
+      check.fail(fmt::format("expected panels_transposed of {}@panels, got {} of {}",
+                             to_string(int8_tile_format()), text(layout), to_string(from)));
+    return with_layout(from, layout);
+  }
+  const Operand x = check.floating(0, "x");
+  check.row_major(x);
+  if (x.dtype() == DType::kFloat64)
+    check.fail("expected x to be f32 or bf16, got " + to_string(*x.type));
+  return with_layout(quantized(*x.type, int8_tile_format()), layout);
+}
+
 std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("pack", inputs, attributes, {"dtype", "layout"},
-                    {"column_step", "first_column", "first_row", "rows"});
+  const bool is_int8 = packs_to_int8(attributes);
+  const Check check = is_int8 ? Check("pack", inputs, attributes, {"dtype", "layout"})
+                              : Check("pack", inputs, attributes, {"dtype", "layout"},
+                                      {"column_step", "first_column", "first_row", "rows"});
+  if (is_int8) return {in_int8_panels(check, inputs[0], intern(check.string("layout")))};
   const Operand x = check.floating(0, "x");
   if (x.type->ndim() != 2 && x.type->ndim() != 3)
     check.fail("expected x to be a matrix or a stack of matrices, got " + to_string(*x.type));
@@ -58,6 +94,13 @@ std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& att
 }
 
 }  // namespace
+
+spec::Attributes packing_attributes(const TensorType& packed) {
+  return {
+      {"dtype",
+       packed.is_quantized() ? to_string(*packed.blocks) : std::string(to_string(packed.dtype))},
+      {"layout", std::string(packed.layout == kRowMajor ? kRowMajorName : text(packed.layout))}};
+}
 
 const ir::OpSchema kPack{
     .name = "pack",

@@ -12,6 +12,9 @@ namespace anabatic::ops {
 // The value of the attribute `layout` for row-major.
 inline constexpr std::string_view kRowMajorName = "row_major";
 
+// The attributes with which `pack` of a whole matrix has a result of this type.
+spec::Attributes packing_attributes(const TensorType& packed);
+
 extern const ir::OpSchema kPack;
 
 }  // namespace anabatic::ops

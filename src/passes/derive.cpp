@@ -12,18 +12,15 @@ namespace anabatic::passes {
 ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
                            const TensorType& derived) {
   const TensorType type = derived, source = builder.type(primary);
-  const std::string dtype(to_string(type.dtype));
   ANABATIC_CHECK((source.layout == kRowMajor || source.layout == panels_layout(false)) &&
                      source.shape == type.shape &&
                      (type.layout == kRowMajor || is_panels(type.layout)),
                  "[derive] no op makes {} from {}", to_string(type), to_string(source));
   if (type.layout != kRowMajor || source.layout != kRowMajor)
-    return builder.add1("pack", {primary},
-                        {{"dtype", dtype},
-                         {"layout", std::string(type.layout == kRowMajor ? ops::kRowMajorName
-                                                                         : text(type.layout))}});
-  return builder.add1("cast", {primary},
-                      {{"dtype", dtype}, {"rounding", std::string("half_away")}});
+    return builder.add1("pack", {primary}, ops::packing_attributes(type));
+  return builder.add1(
+      "cast", {primary},
+      {{"dtype", std::string(to_string(type.dtype))}, {"rounding", std::string("half_away")}});
 }
 
 }  // namespace anabatic::passes

@@ -26,7 +26,9 @@ std::map<ValueId, Packings> find_packings(const Graph& graph) {
   std::map<ValueId, Packings> found;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (node.op->name != "pack" || node.tag.segment != intern("optimizer")) continue;
+    if (node.op->name != "pack" || node.tag.segment != intern("optimizer") ||
+        graph.value(node.outputs[0]).type.is_quantized())
+      continue;
     const bool transposed = graph.value(node.outputs[0]).type.layout == panels_layout(true);
     Packings& packings = found.try_emplace(node.inputs[0], Packings{kNone, kNone}).first->second;
     if (packings[transposed] == kNone) packings[transposed] = i;

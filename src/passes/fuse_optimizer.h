@@ -15,6 +15,7 @@
 //   %p = pack(%r)
 //
 // where %before is what the step began with.
+// Packings in int8 (quantize_products) stay `pack` nodes: a tile is known whole alone.
 // Other readers of %p (the cast of a tied embedding) stay. Equal bits. Linear in nodes and slices.
 // It runs after apply_optimizer and slice_optimizer, which make these nodes.
 //

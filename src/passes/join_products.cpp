@@ -18,6 +18,8 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
+constexpr std::string_view kFallback = "fallback";
+
 bool is_grouped(const Node& node) { return ir::product_form(node)->is_grouped; }
 
 bool is_plain(const Node& node, spec::ProductRole role) {
@@ -53,14 +55,18 @@ class Joiner {
 
  private:
   // Equal for products that may be joined: op, x, offsets of groups, layout of the second operand,
-  // whether it is quantised.
-  using Key = std::tuple<std::string_view, ValueId, ValueId, Layout, bool>;
+  // whether it is quantised, `fallback` of int8 products.
+  using Key = std::tuple<std::string_view, ValueId, ValueId, Layout, bool, std::int64_t>;
 
   const TensorType& type(ValueId value) const { return graph_.value(value).type; }
 
   Key key_of(const Node& node) const {
-    return {node.op->name, node.inputs[0], is_grouped(node) ? node.inputs[2] : ir::kNoValue,
-            type(node.inputs[1]).layout, type(node.inputs[1]).is_quantized()};
+    return {node.op->name,
+            node.inputs[0],
+            is_grouped(node) ? node.inputs[2] : ir::kNoValue,
+            type(node.inputs[1]).layout,
+            type(node.inputs[1]).is_quantized(),
+            spec::get_int_or(node.attributes, kFallback, -1)};
   }
 
   bool is_in_segments(const Node& node) const {
@@ -80,8 +86,8 @@ class Joiner {
   }
 
   static bool is_weight_gradient(const Node& node) {
-    return node.attributes.empty() && is_plain(node, spec::ProductRole::kWeightGradient) &&
-           !has_options(node);
+    const bool has_others = node.attributes.size() > node.attributes.count(kFallback);
+    return !has_others && is_plain(node, spec::ProductRole::kWeightGradient) && !has_options(node);
   }
 
   // The op of the same product with several weights.
@@ -96,6 +102,8 @@ class Joiner {
     const Node& first = graph_.nodes[members[0]];
     const bool grouped = is_grouped(first);
     Node joined{.op = joined_op(first), .inputs = {first.inputs[0]}, .tag = first.tag};
+    if (const auto found = first.attributes.find(kFallback); found != first.attributes.end())
+      joined.attributes.insert(*found);
     for (const std::size_t i : members) {
       joined.inputs.push_back(graph_.nodes[i].inputs[1]);
       joined.outputs.push_back(graph_.nodes[i].outputs[0]);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ir/rewrite.h"
+#include "ops/pack.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -15,13 +16,14 @@ using ir::Node;
 using ir::State;
 using ir::ValueId;
 
-// The packing of the same weight that the forward reads, in panels of the same dtype; kNoValue if
-// there is none.
+// The packing of the same weight that the forward reads, in panels of the same dtype or format;
+// kNoValue if there is none.
 ValueId first_packing(const Graph& graph, const State& packed) {
   const auto fits = [&](const State& state) {
     const TensorType& type = graph.value(state.before).type;
     return type.layout == panels_layout(false) &&
-           type.dtype == graph.value(packed.before).type.dtype && state.after == state.before;
+           type.dtype == graph.value(packed.before).type.dtype &&
+           type.blocks == graph.value(packed.before).type.blocks && state.after == state.before;
   };
   for (const State& state : graph.states) {
     const bool is_same = state.kind() == ir::StateKind::kDerived ? state.owner == packed.owner
@@ -61,8 +63,7 @@ bool pack_again(Graph& graph, const PassContext& context) {
       tag.phase = ir::Phase::kRecompute;
       builder.set_tag(tag);
       input = builder.add1("pack", {source[index(input)]},
-                           {{"dtype", std::string(to_string(graph.value(input).type.dtype))},
-                            {"layout", std::string(text(panels_layout(true)))}});
+                           ops::packing_attributes(graph.value(input).type));
     }
     graph.nodes.push_back(std::move(node));
   }

@@ -72,7 +72,8 @@ class Arranger {
   bool is_packed(Name parameter) const {
     return std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& state) {
       return state.kind() == StateKind::kDerived && state.owner == parameter &&
-             graph_.value(state.before).type.layout == panels_layout(false);
+             graph_.value(state.before).type.layout == panels_layout(false) &&
+             !is_int8_panels(graph_.value(state.before).type);
     });
   }
 

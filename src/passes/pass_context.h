@@ -39,6 +39,7 @@ struct GradientRequest {
 
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
+  spec::ProductOptions products{};
   spec::OptimizerOptions optimizer{};
   // That of frozen matrices which products alone read (quantize_frozen); none: they are as others.
   std::optional<BlockFormat> frozen_format{};
@@ -59,6 +60,8 @@ struct PassOptions {
   std::int32_t rank = 0;                       // this one of them
   double expert_capacity = 0;                  // spec::Decisions::expert_capacity
   bool shards_optimizer = false;               // each rank updates a part of each parameter
+  // Gets one line a unit: which precision its products have, and why. null: none.
+  std::vector<std::string>* explanation = nullptr;
 };
 
 struct PassContext {

@@ -28,8 +28,9 @@
 #include "passes/pack_again.h"
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
-#include "passes/precision.h"
-#include "passes/quantize_frozen.h"
+#include "passes/precision/precision.h"
+#include "passes/precision/quantize_frozen.h"
+#include "passes/precision/quantize_products.h"
 #include "passes/ranks/fuse_exchange_rows.h"
 #include "passes/ranks/reduce_gradients.h"
 #include "passes/ranks/shard_experts.h"
@@ -63,6 +64,8 @@ constexpr std::array kStages{
     Stage{kAccumulateGradients, Runs::kTraining},
     // Matches the plain product of the head, so before weights are packed or products joined.
     Stage{kFuseHeadLoss, Runs::kBoth},
+    // Takes copies of weights before others pack, arrange or split them. Knows single products.
+    Stage{kQuantizeProducts, Runs::kBoth},
     // Knows single products alone, so before the fusions.
     Stage{kPackWeights, Runs::kBoth},
     // Follows the packings: a parameter takes their layout.

@@ -56,7 +56,14 @@ class Splitter {
   bool is_eligible(const State& parameter) const {
     const bool is_updated = graph_.find_state(StateRole::kGradient, parameter.name) != nullptr;
     return options_.with_update && (is_updated || !parameter.is_trainable) &&
-           copy_of(parameter) != nullptr && !is_read(parameter.before);
+           copy_of(parameter) != nullptr && !is_read(parameter.before) &&
+           !is_in_int8(parameter.name);
+  }
+
+  // Int8 packings are made of all 32 bits.
+  bool is_in_int8(Name parameter) const {
+    const State* packing = graph_.find_state(StateRole::kPacking, parameter);
+    return packing != nullptr && is_int8_panels(graph_.value(packing->before).type);
   }
 
   // The copy that equals the parameter's upper 16 bits, in the same layout, or null.

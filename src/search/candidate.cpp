@@ -48,6 +48,7 @@ Candidate::Candidate(const CompileOptions& options, const spec::DeviceSpec& devi
 
 passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
   return {.options = {.precision = options_.precision,
+                      .products = options_.products,
                       .optimizer = options_.optimizer,
                       .frozen_format = options_.frozen_format,
                       .pack_transposed = places_.pack_transposed,

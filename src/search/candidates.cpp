@@ -15,10 +15,14 @@
 namespace anabatic::search {
 namespace {
 
+void log_lines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) log_line(Severity::kInfo, line);
+}
+
 void explain(const Candidate& candidate, const ir::Graph& graph) {
   std::vector<std::string> explanation;
   candidate.plan_of(graph, &explanation);
-  for (const std::string& line : explanation) log_line(Severity::kInfo, line);
+  log_lines(explanation);
 }
 
 }  // namespace
@@ -67,15 +71,18 @@ const PlannedStep& Candidates::with_passes(const Candidate& candidate) {
       places.pack_transposed, places.on_disk, places.parameters, places.resident_parameters));
   PlannedStep& result = found->second;
   if (is_new) {
+    std::vector<std::string> explanation;
+    passes::PassContext context = candidate.context(nullptr);
+    if (options_.explain_dispatch) context.options.explanation = &explanation;
     result.graph = forward_;
     result.passes = passes::run_passes(
         result.graph,
-        options_.training ? passes::training_pipeline() : passes::inference_pipeline(),
-        candidate.context(nullptr),
+        options_.training ? passes::training_pipeline() : passes::inference_pipeline(), context,
         {.disabled = options_.disabled_passes,
          .dump_directory = options_.dump_directory,
          .checks = options_.checks_passes});
     if (!options_.checks_passes) ir::verify(result.graph);
+    log_lines(explanation);
   }
   return result;
 }

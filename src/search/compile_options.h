@@ -31,9 +31,10 @@ struct DiskChoice {
 
 struct CompileOptions {
   spec::Precision precision = spec::Precision::kFp32;
+  spec::ProductOptions products{};     // of which products it is not the precision
   bool training = true;                // false: forward only
   spec::OptimizerOptions optimizer{};  // used when training and with_update
-  // That of frozen matrices which products alone read (passes/quantize_frozen.h); none: they are as
+  // That of frozen matrices which products alone read (pass quantize_frozen); none: they are as
   // others.
   std::optional<BlockFormat> frozen_format{};
   // Keep a second packing of weights for input gradients; otherwise the backward packs them.

@@ -18,6 +18,7 @@ struct DeviceSpec {
   std::int64_t l3_bytes = 16 << 20;  // shared
   double fp32_flops_per_second = 0;  // all threads; 0 when not measured
   double bf16_flops_per_second = 0;
+  double int8_ops_per_second = 0;    // multiply-adds of int8 values, each two operations
   double copy_bytes_per_second = 0;  // of memory, read + written bytes, all threads
 
   bool has(const std::string& instruction_set) const {

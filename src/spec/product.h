@@ -29,6 +29,10 @@ struct ProductForm {
   bool is_like(const ProductForm& other) const;
 };
 
+// Attribute `fallback` of int8 products: when a block of x has second int8 values. From kNoFallback
+// on none has.
+inline constexpr std::int64_t kDefaultFallback = 64, kNoFallback = 128;
+
 // Null for an op that is no product.
 const ProductForm* find_product(std::string_view op);
 // The row with these fields, whatever its op. An internal error where there is no such form.

@@ -2,11 +2,24 @@
 // Training options as the passes and the compiler read them.
 #pragma once
 #include <cstdint>
+#include <map>
+#include <string>
+
+#include "spec/product.h"
 
 namespace anabatic::spec {
 
-// kBf16: bf16 activations and matrix copies, fp32 master weights and accumulation.
-enum class Precision : std::uint8_t { kFp32, kBf16 };
+// kBf16: bf16 activations and matrix copies, fp32 master weights and accumulation. kInt8: likewise,
+// with products of trained matrices in int8.
+enum class Precision : std::uint8_t { kFp32, kBf16, kInt8 };
+
+// What differs from the policy for some products.
+struct ProductOptions {
+  std::int64_t fallback = kDefaultFallback;  // of int8 products
+  // kFp32 or kBf16 by unit: a part of the dotted name of a weight without ".weight", such as
+  // "attention" or "layers.3.experts.down", or a segment.
+  std::map<std::string, Precision, std::less<>> keep{};
+};
 
 // Precision of the moments of matrices. kBf16: rounded stochastically. kInt8: by blocks
 // (tensor/dynamic_map.h), except embeddings and small matrices, which stay fp32.

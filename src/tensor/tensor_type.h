@@ -22,7 +22,7 @@ inline constexpr Layout kRowMajor{};
 
 // A quantised tensor is one value: its elements in the layout, then, from a multiple of
 // kScalesAlignment bytes on, the scales of all blocks, row-major. Panels of int8 tiles have
-// compensations behind them, from such a multiple on.
+// compensations after them, from such a multiple on.
 struct TensorType {
   DType dtype = DType::kFloat32;      // of the elements
   std::vector<std::int64_t> shape{};  // [] is a scalar

@@ -62,7 +62,7 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
                      const std::filesystem::path& output) {
   // transformers' loss is that of the model's own layers.
   const bool adds_mtp = run.train.mtp_loss_coef > 0;
-  ModelSession session(adds_mtp ? run : without_mtp(run), false);
+  ModelSession session(without_int8(adds_mtp ? run : without_mtp(run)), false);
   const model::ModelConfig& config = session.config();
   const GradientTokens given = read_gradient_tokens(tokens, config);
   const io::MicroBatch& batch = given.micro_batch;

@@ -47,6 +47,8 @@ Machine slower_of(Machine own, const Machine& other) {
       std::min(device.fp32_flops_per_second, other.device.fp32_flops_per_second);
   device.bf16_flops_per_second =
       std::min(device.bf16_flops_per_second, other.device.bf16_flops_per_second);
+  device.int8_ops_per_second =
+      std::min(device.int8_ops_per_second, other.device.int8_ops_per_second);
   device.copy_bytes_per_second =
       std::min(device.copy_bytes_per_second, other.device.copy_bytes_per_second);
   slow_down(own.efficiency, other.efficiency);

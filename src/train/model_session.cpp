@@ -17,6 +17,7 @@
 #include "runtime/verify_schedule.h"
 #include "spec/shards.h"
 #include "train/calibration.h"
+#include "train/config/precision_keys.h"
 #include "train/derived_states.h"
 #include "train/lora/run_adapter.h"
 #include "train/memory_account.h"
@@ -59,6 +60,11 @@ lower::CompileOptions compile_options(const RunConfig& run,
   const RunConfig::Optimizer& optimizer = run.optimizer;
   lower::CompileOptions options;
   options.precision = uses_bf16(run) ? lower::Precision::kBf16 : lower::Precision::kFp32;
+  if (request.is_of_ranks) {
+    // Training and its validations, over one set of states.
+    if (uses_int8(run)) options.precision = lower::Precision::kInt8;
+    options.products = product_options(run);
+  }
   options.training = request.training;
   options.with_update = request.with_update;
   options.micro_batches = request.micro_batches;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "device/cpu_limits.h"
 #include "passes/pipelines.h"
@@ -19,6 +20,7 @@
 #include "train/config/lora_keys.h"
 #include "train/config/other_names.h"
 #include "train/config/parallel_keys.h"
+#include "train/config/precision_keys.h"
 #include "train/config/strategy_file.h"
 
 namespace anabatic::train {
@@ -203,8 +205,10 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(
       choice("train.precision",
              "Precision of matrix products and of activations saved for the backward. auto is bf16 "
-             "for training; elsewhere it is the precision of the weight files.",
-             {"auto", "bf16", "fp32"}, AT(train.precision)));
+             "for training; elsewhere it is the precision of the weight files. int8 has products "
+             "of trained matrices in int8 and all else in bf16, in training and its validations; "
+             "elsewhere it is bf16.",
+             {"auto", "bf16", "fp32", "int8"}, AT(train.precision)));
   keys.push_back(
       integer("train.seed", "Seed of random weights and of shuffling.", 0, AT(train.seed)));
   keys.push_back(
@@ -544,13 +548,27 @@ void apply_strategy(RunConfig& config, const std::set<std::string>& given,
   }
 }
 
+// A map as texts NAME=VALUE.
+std::vector<std::string> entries_of(const YAML::Node& map) {
+  std::vector<std::string> entries;
+  for (const auto& entry : map)
+    entries.push_back(fmt::format("{}={}", entry.first.as<std::string>(),
+                                  entry.second.IsScalar() ? entry.second.Scalar() : ""));
+  return entries;
+}
+
 void apply_node(RunConfig& config, const YAML::Node& node, const std::string& name,
                 std::set<std::string>& given, std::vector<std::string>& problems) {
   const bool may_hold_keys = name.empty() || is_section(name);
   if (node.IsNull() && may_hold_keys) return;  // a section whose keys are all left out
   if (node.IsMap()) {
+    const ConfigKey* key = name.empty() ? nullptr : find_key(name);
+    if (key != nullptr && key->is_map) {
+      given.insert(name);
+      apply(config, name, entries_of(node), problems);
+      return;
+    }
     if (!may_hold_keys) {
-      const ConfigKey* key = find_key(name);
       problems.push_back(key == nullptr    ? unknown_key(name)
                          : key->takes_maps ? one_map(*key)
                                            : fmt::format("{}: expected a value, got a map", name));
@@ -601,6 +619,7 @@ const std::vector<ConfigKey>& config_keys() {
     std::vector<ConfigKey> all;
     add_data_keys(all);
     add_train_keys(all);
+    add_precision_keys(all);
     add_optimizer_keys(all);
     add_memory_keys(all);
     add_parallel_keys(all);
@@ -633,6 +652,8 @@ bool trains_adapter(const RunConfig& config) {
 
 bool uses_bf16(const RunConfig& config) { return config.train.precision != "fp32"; }
 
+bool uses_int8(const RunConfig& config) { return config.train.precision == "int8"; }
+
 bool trains_on_rows(const RunConfig& config) { return config.train.objective != "lm"; }
 
 bool trains_on_pairs(const RunConfig& config) { return config.train.objective == "dpo"; }
@@ -657,6 +678,15 @@ std::optional<std::tm> date_of(const std::string& text) {
 
 RunConfig with_training_precision(RunConfig config) {
   if (config.train.precision == "auto") config.train.precision = "bf16";
+  return config;
+}
+
+RunConfig without_int8(RunConfig config) {
+  if (uses_int8(config)) {
+    log_info("train.precision: int8 is for training; computing in bf16");
+    config.train.precision = "bf16";
+  }
+  config.precision = {};
   return config;
 }
 
@@ -700,6 +730,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(fmt::format(
         "data.now: expected a date such as 2026-05-01 or 2026-05-01T12:30:00, got '{}'", data.now));
   add_lora_problems(config, problems);
+  add_precision_problems(config, problems);
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(

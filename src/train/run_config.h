@@ -16,6 +16,7 @@
 
 #include "io/document_ends.h"
 #include "plugin/replacement.h"
+#include "spec/product.h"
 
 namespace anabatic::train {
 
@@ -50,7 +51,7 @@ struct RunConfig {
     std::int64_t steps = 100, micro_batch_size = 4, gradient_accumulation_steps = 1;
     static constexpr std::int64_t kOneADataRank = 0;
     std::int64_t gradient_leaves = kOneADataRank;  // of a step, on all ranks
-    std::string precision = "auto";                // auto | bf16 | fp32
+    std::string precision = "auto";                // auto | bf16 | fp32 | int8
     std::int64_t seed = 0;
     std::string output;
     std::string resume = "auto";                      // auto | never
@@ -70,6 +71,11 @@ struct RunConfig {
     static constexpr double kCoefOfFiles = -1;  // by whether they hold such layers
     double mtp_loss_coef = kCoefOfFiles;
   } train;
+  struct Precision {
+    static constexpr std::int64_t kOff = spec::kNoFallback;
+    std::int64_t int8_fallback = spec::kDefaultFallback;  // of int8 products
+    std::map<std::string, std::string> keep;              // bf16 | fp32 by unit
+  } precision;
   struct Optimizer {
     std::string name = "adamw";
     double learning_rate = 3e-4;
@@ -168,6 +174,7 @@ struct ConfigKey {
   std::function<void(RunConfig&, std::span<const std::string>)> set;
   std::function<std::string(const RunConfig&)> show;  // YAML text
   bool takes_maps = false;    // its items are maps in YAML, which `set` gets as text
+  bool is_map = false;        // a map in YAML, whose entries `set` gets as NAME=VALUE
   std::string type = "text";  // integer, number, boolean, word, text, bytes, list of ...
   std::string allowed = "";   // of its values, such as ">= 1" or "bf16 | fp32"; empty: all
 };
@@ -192,8 +199,10 @@ int num_threads_of(const RunConfig& config);
 // Whether an adapter is trained, and the weights are frozen.
 bool trains_adapter(const RunConfig& config);
 
-// Whether it computes in bf16. With train.precision auto, a training step does.
+// Whether activations are bf16. With train.precision auto those of a training step are; in int8 all
+// but products of trained matrices is as in bf16.
 bool uses_bf16(const RunConfig& config);
+bool uses_int8(const RunConfig& config);
 
 // Whether data are rows whose tokens have weights, by train.objective.
 bool trains_on_rows(const RunConfig& config);
@@ -210,6 +219,10 @@ std::string packing_of(const RunConfig& config);
 std::optional<std::tm> date_of(const std::string& text);
 // Replaces train.precision: auto by its meaning for a training step.
 RunConfig with_training_precision(RunConfig config);
+
+// For programs outside of training: they compute in bf16 where training does in int8, which is
+// said, and have no units of another precision.
+RunConfig without_int8(RunConfig config);
 
 // The resolved config as YAML; load_run_config of it gives the same config.
 std::string to_yaml(const RunConfig& config);

@@ -56,11 +56,13 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kTimedSteps = 1024;  // that the median of step times looks at
 
 Utilization utilization_of(const RunConfig& run, ModelSession& session) {
-  const bool is_bf16 = uses_bf16(run);
   const spec::DeviceSpec& device = session.device();
-  return {is_bf16 ? device.bf16_flops_per_second : device.fp32_flops_per_second,
-          [&session, is_bf16] {
-            return device::peak_flops_per_second(session.team(), session.device(), is_bf16);
+  const auto [precision, peak] =
+      uses_int8(run)   ? std::pair(spec::Precision::kInt8, device.int8_ops_per_second)
+      : uses_bf16(run) ? std::pair(spec::Precision::kBf16, device.bf16_flops_per_second)
+                       : std::pair(spec::Precision::kFp32, device.fp32_flops_per_second);
+  return {peak, [&session, precision = precision] {
+            return device::peak_flops_per_second(session.team(), session.device(), precision);
           }};
 }
 

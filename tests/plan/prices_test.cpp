@@ -9,6 +9,7 @@
 #include "device/topology.h"
 #include "ops/table.h"
 #include "plan/training_fixture.h"
+#include "tensor/panels.h"
 
 namespace anabatic::testing {
 namespace {
@@ -20,6 +21,7 @@ spec::DeviceSpec device() {
   device.num_threads = 2;
   device.fp32_flops_per_second = 1e9;
   device.bf16_flops_per_second = 4e9;
+  device.int8_ops_per_second = 8e9;
   device.copy_bytes_per_second = 1e8;
   return device;
 }
@@ -54,6 +56,25 @@ TEST(Prices, DivideTheRoofByTheShare) {
   efficiency.fixed_weight_bytes = {{"linear bf16", 500 * 800}};
   EXPECT_EQ(picoseconds(predicted_seconds(bf16.graph, bf16.node(), device(), efficiency)),
             picoseconds(2 * 0.5 + flops / 4e9 / 2.0));
+}
+
+TEST(Prices, OfInt8ProductsAreTheirOwn) {
+  ir::Graph graph;
+  ir::GraphBuilder builder(graph, ops::find_op);
+  TensorType tiles = quantized(tensor_type(DType::kFloat32, {500, 800}), int8_tile_format());
+  tiles.layout = panels_layout(false);
+  const ir::ValueId x = builder.batch_input("x", tensor_type(DType::kBFloat16, {600, 800})),
+                    dy = builder.batch_input("dy", tensor_type(DType::kBFloat16, {600, 500})),
+                    w = builder.state("w", tiles, ir::StateRole::kPacking, intern("v"));
+  builder.add1("linear", {x, w}, {{"fallback", std::int64_t{64}}});
+  builder.add1("linear_weight_gradient", {x, dy}, {{"fallback", std::int64_t{64}}});
+  EXPECT_EQ(plan::price_key(graph, graph.nodes[0]), "linear int8");
+  EXPECT_EQ(plan::price_key(graph, graph.nodes[1]), "linear_weight_gradient_squares int8");
+  EXPECT_EQ(plan::weight_bytes(graph, graph.nodes[0]), tiles.num_bytes());
+  const Product bf16(DType::kBFloat16);
+  const double slower = plan::roof_seconds(bf16.graph, bf16.node(), device(), {});
+  for (const ir::Node& node : graph.nodes)
+    EXPECT_LT(plan::roof_seconds(graph, node, device(), {}), slower);
 }
 
 TEST(Prices, TakeTheBandwidthWhereItBinds) {

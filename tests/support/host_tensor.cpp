@@ -47,6 +47,19 @@ HostTensor::HostTensor(const Values& values) : HostTensor(values.type) {
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) set(i, values.data[static_cast<std::size_t>(i)]);
+  if (is_int8_panels(*type_)) sum_lines();
+}
+
+void HostTensor::sum_lines() const {
+  const PanelShape shape = panel_shape(*type_);
+  const std::int64_t blocks = ceil_div(shape.depth, kInt8Tile);
+  for (std::int64_t i = 0; i < element_bytes(*type_); ++i) {
+    const std::int64_t panel = i / shape.panel_elements(),
+                       unit = i % shape.panel_elements() / shape.unit_depth,
+                       block = unit / kPanelColumns * shape.unit_depth / kInt8Tile;
+    view().compensations()[(panel * blocks + block) * kPanelColumns + unit % kPanelColumns] -=
+        128 * view().as<const std::int8_t>()[i];
+  }
 }
 
 std::int64_t HostTensor::size() const {
@@ -167,8 +180,11 @@ bool HostTensor::same_bits(const HostTensor& other) const {
   };
   if (!type().is_quantized()) return equal(0, bytes_.size());
   const auto elements = static_cast<std::size_t>(elements_type(type()).num_bytes());
-  return equal(0, elements) &&
-         equal(static_cast<std::size_t>(scales_offset(type())), bytes_.size());
+  const auto scales = static_cast<std::size_t>(scales_offset(type()));
+  const auto end_of_scales = scales + static_cast<std::size_t>(scales_type(type()).num_bytes());
+  return equal(0, elements) && equal(scales, end_of_scales) &&
+         (!is_int8_panels(type()) ||
+          equal(static_cast<std::size_t>(compensations_offset(type())), bytes_.size()));
 }
 
 DType dtype_at(const TensorType& type, std::size_t i) {

@@ -10,7 +10,7 @@
 namespace anabatic::testing {
 
 // The content of a tensor as doubles: exact for every dtype that kernels take. A quantised tensor
-// has its elements, then its scales.
+// has its elements, then its scales. What else a tensor holds follows from these.
 struct Values {
   TensorType type;
   std::vector<double> data;
@@ -47,7 +47,7 @@ class HostTensor {
   // Whether what lies beyond the sides of panels is zero.
   bool padding_is_zero() const;
   HostTensor clone() const;
-  // Between the elements of a quantised tensor and its scales may be bytes of no value.
+  // Between the parts of a quantised tensor may be bytes of no value.
   bool same_bits(const HostTensor& other) const;
   std::span<const std::byte> value_bytes(std::int64_t i) const;
 
@@ -58,6 +58,8 @@ class HostTensor {
     int shift = -1;  // of an element of 4 bits: where it begins in its byte
   };
   Place place(std::int64_t i) const;
+  // The compensations of int8 panels, which are zero before.
+  void sum_lines() const;
 
   std::unique_ptr<TensorType> type_;
   std::int64_t num_elements_;

@@ -54,7 +54,9 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.optimizer.betas = {0.8, 0.98};
   config.memory.budget = std::int64_t{6} << 30;
   config.fusions.fuse_rope = false;
-  EXPECT_EQ(to_settings(config).size(), 11u);
+  config.precision.int8_fallback = std::nullopt;
+  config.precision.keep = {{"attention", "fp32"}, {"layers.0.experts.down", "bf16"}};
+  EXPECT_EQ(to_settings(config).size(), 13u);
   const RunConfig run = run_of(config);
   EXPECT_EQ(run.data.train, config.data.train);
   EXPECT_FALSE(run.data.shuffle);
@@ -66,6 +68,8 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run.optimizer.learning_rate, 0.1 + 0.2);
   EXPECT_EQ(run.optimizer.betas, config.optimizer.betas);
   EXPECT_EQ(run.memory.budget, std::int64_t{6} << 30);
+  EXPECT_EQ(run.precision.int8_fallback, 128);
+  EXPECT_EQ(run.precision.keep, config.precision.keep);
   EXPECT_EQ(run.fusions.off, std::set<std::string>{"fuse_rope"});
   config.memory.budget = Config::Memory::BudgetWord::kNone;
   EXPECT_EQ(run_of(config).memory.budget, 0);

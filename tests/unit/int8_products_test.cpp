@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -14,9 +13,7 @@
 
 #include "base/philox.h"
 #include "device/denormals.h"
-#include "device/thread_team.h"
-#include "kernels/cpu/int8/coding.h"
-#include "support/rows_under_test.h"
+#include "int8_samples.h"
 #include "support/tolerance.h"
 
 namespace anabatic::kernels::cpu {
@@ -24,222 +21,95 @@ namespace {
 
 using Int = std::int64_t;
 using ref::CodedLines;
+using samples::Aligned;
+using samples::at;
+using samples::Form;
+using samples::int8_codings;
+using samples::int8_engines;
+using samples::int8_values;
+using samples::name_of;
+using samples::product_of;
+using samples::same;
+using samples::Source;
+using samples::Storage;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::size_t at(Int i) { return static_cast<std::size_t>(i); }
-
-// Memory of one alignment, with 64 bytes after it.
-template <class T>
-struct Aligned {
-  std::vector<T> storage;
-  T* data = nullptr;
-  void resize(Int count) {
-    storage.assign(at(count) + 128 / sizeof(T), T{});
-    data = reinterpret_cast<T*>(round_up(reinterpret_cast<std::uintptr_t>(storage.data()), 64));
-  }
-};
-
-struct Storage {
-  Aligned<std::int8_t> codes, second_codes;
-  Aligned<std::int32_t> compensation, second_compensation;
-  Aligned<BFloat16> scales;
-  Aligned<std::uint16_t> falls_back;
-  Int8Lines lines;
-
-  Storage(Int num_lines, Int depth, bool in_panels, bool has_second) {
-    const Int panels = ceil_div(num_lines, kInt8Panel), blocks = int8_blocks(depth);
-    const Int count = in_panels ? panels * int8_units(depth) * 64 : num_lines * depth;
-    const Int scale_count = in_panels ? panels * blocks * 16 : num_lines * blocks;
-    codes.resize(count);
-    scales.resize(scale_count);
-    lines = {.codes = codes.data,
-             .scales = scales.data,
-             .line_stride = in_panels ? 0 : std::max(depth, Int{1}),  // 0 means panels
-             .scale_stride = in_panels ? 0 : blocks};
-    if (in_panels) {
-      compensation.resize(scale_count);
-      lines.compensation = compensation.data;
-    }
-    if (!has_second) return;
-    second_codes.resize(count);
-    second_compensation.resize(scale_count);
-    falls_back.resize(scale_count);
-    lines.second_codes = second_codes.data;
-    lines.second_compensation = second_compensation.data;
-    lines.falls_back = falls_back.data;
-  }
-  Storage(const Storage&) = delete;
-
-  Int code_at(Int line, Int k, Int depth) const {
-    if (!lines.in_panels()) return line * lines.line_stride + k;
-    return line / 16 * int8_units(depth) * 64 + k / 4 * 64 + line % 16 * 4 + k % 4;
-  }
-  Int scale_at(Int line, Int b, Int depth) const {
-    if (!lines.in_panels()) return line * lines.scale_stride + b;
-    return (line / 16 * int8_blocks(depth) + b) * 16 + line % 16;
-  }
-  bool falls_back_at(Int line, Int b, Int depth) const {
-    if (!lines.in_panels()) return lines.falls_back[scale_at(line, b, depth)] != 0;
-    return (lines.falls_back[line / 16 * int8_blocks(depth) + b] >> line % 16 & 1) != 0;
-  }
-};
-
-bool same(float a, float b) {
-  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) ||
-         (std::isnan(a) && std::isnan(b));
-}
-
-std::vector<const Int8Engine*> engines() {
-  const spec::DeviceSpec device{.instruction_sets = testing::instruction_sets()};
-  std::vector<const Int8Engine*> found;
-  for (const Int8Engine* engine : {int8_portable(), int8_avx2(), int8_avx512_vnni()})
-    if (engine != nullptr && (engine->isa == nullptr || device.has(engine->isa)))
-      found.push_back(engine);
-  return found;
-}
-
-std::vector<const Int8Coding*> codings() {
-  const spec::DeviceSpec device{.instruction_sets = testing::instruction_sets()};
-  std::vector<const Int8Coding*> found{&portable::int8_coding()};
-#if defined(__x86_64__)
-  if (device.has("avx2")) found.push_back(&avx2::int8_coding());
-  if (device.has("avx512f")) found.push_back(&avx512::int8_coding());
-#endif
-  return found;
-}
-
-// Deviates, some blocks of which are ruled by one element, and the odd cases.
-std::vector<float> values(Int lines, Int depth, DType dtype, std::uint64_t stream) {
-  std::vector<float> x(at(lines * depth));
-  for (Int i = 0; i < lines; ++i)
-    for (Int k = 0; k < depth; ++k) {
-      const auto n = static_cast<std::uint64_t>(i * depth + k);
-      float value = static_cast<float>(random_below(7, stream, n, 1 << 20)) * 0x1p-19f - 1.0f;
-      switch ((i + 3 * (k / kInt8Block)) % 11) {
-        case 1:
-          value *= k % kInt8Block == 5 ? 300.0f : 1.0f;  // an outlier
-          break;
-        case 3:
-          value *= 1e-6f;
-          break;
-        case 4:
-          value = k % 2 == 0 ? 0.0f : -0.0f;
-          break;
-        case 6:
-          value = k % kInt8Block == 2 ? value : 0.0f;
-          break;
-        case 7:
-          value *= 0x1p-130f;  // subnormal
-          break;
-        default:
-          break;
-      }
-      x[at(i * depth + k)] = dtype == DType::kBFloat16 ? to_float(to_bfloat16(value)) : value;
-    }
-  return x;
-}
-
-// A matrix in memory, as it is or transposed.
-struct Source {
-  std::vector<float> floats;
-  std::vector<BFloat16> narrow;
-  Int8Source source;
-  Source(const std::vector<float>& x, Int lines, Int depth, DType dtype, bool by_columns) {
-    for (Int r = 0; r < (by_columns ? depth : lines); ++r)
-      for (Int c = 0; c < (by_columns ? lines : depth); ++c) {
-        floats.push_back(x[at(by_columns ? c * depth + r : r * depth + c)]);
-        narrow.push_back(to_bfloat16(floats.back()));
-      }
-    source = {.data = dtype == DType::kFloat32 ? reinterpret_cast<std::byte*>(floats.data())
-                                               : reinterpret_cast<std::byte*>(narrow.data()),
-              .dtype = dtype,
-              .rows = by_columns ? depth : lines,
-              .columns = by_columns ? lines : depth,
-              .stride = by_columns ? lines : depth};
-  }
-  Source(const Source&) = delete;
-};
-
 void expect_codes(const Storage& got, const CodedLines& want, const std::string& name) {
+  const Int8Lines& lines = got.lines;
   for (Int i = 0; i < want.lines; ++i)
     for (Int b = 0; b < want.blocks(); ++b) {
       const std::size_t block = at(i * want.blocks() + b);
-      const float scale = to_float(got.lines.scales[got.scale_at(i, b, want.depth)]);
+      const float scale = to_float(lines.scales[got.scale_at(i, b)]);
       ASSERT_TRUE(same(scale, want.scales[block])) << name << " scale of " << i << ", " << b;
-      const bool has_second = got.lines.second_codes != nullptr;
-      ASSERT_EQ(has_second && got.falls_back_at(i, b, want.depth), want.falls_back[block]) << name;
+      const bool has_second = lines.second_codes != nullptr;
+      ASSERT_EQ(has_second && got.falls_back_at(i, b), want.falls_back[block]) << name;
       std::int32_t sum = 0, second_sum = 0;
       for (Int k = b * 128; k < std::min(want.depth, b * 128 + 128); ++k) {
-        const Int to = got.code_at(i, k, want.depth);
-        ASSERT_EQ(got.lines.codes[to], want.codes[at(i * want.depth + k)]) << name << " " << k;
-        sum += got.lines.codes[to];
+        const Int to = got.code_at(i, k);
+        ASSERT_EQ(lines.codes[to], want.codes[at(i * want.depth + k)]) << name << " " << k;
+        sum += lines.codes[to];
         if (!want.falls_back[block]) continue;
-        ASSERT_EQ(got.lines.second_codes[to], want.second_codes[at(i * want.depth + k)]) << name;
-        second_sum += got.lines.second_codes[to];
+        ASSERT_EQ(lines.second_codes[to], want.second_codes[at(i * want.depth + k)]) << name;
+        second_sum += lines.second_codes[to];
       }
-      if (!got.lines.in_panels()) continue;
-      ASSERT_EQ(got.lines.compensation[got.scale_at(i, b, want.depth)], -128 * sum) << name;
+      if (!lines.in_panels) continue;
+      ASSERT_EQ(lines.compensation[got.compensation_at(i, b)], -128 * sum) << name;
       if (!want.falls_back[block]) continue;
-      ASSERT_EQ(got.lines.second_compensation[got.scale_at(i, b, want.depth)], -128 * second_sum);
+      ASSERT_EQ(lines.second_compensation[got.compensation_at(i, b)], -128 * second_sum);
     }
 }
 
-void expect_product(const Int8Product& call, const std::vector<float>& want, DType dtype,
+// A call into rows that have other elements after their columns.
+void expect_product(const Gemm& call, const std::vector<float>& want, DType dtype,
                     const std::string& name) {
-  for (const Int8Engine* engine : engines())
+  for (const GemmEngine* engine : int8_engines())
     for (const int threads : {1, 2, 3}) {
-      device::ThreadTeam team(threads);
       Aligned<float> c;
       const Int stride = round_up(call.columns, Int{16}) + 16;
       c.resize(call.rows * stride);
       for (Int i = 0; i < call.rows * stride; ++i) c.data[i] = 3.0f;
-      Int8Product product = call;
-      product.c = reinterpret_cast<std::byte*>(c.data);
-      product.c_dtype = dtype;
-      product.c_stride = stride;
-      run_int8_product(*engine, product, team);
+      Gemm gemm = call;
+      gemm.c = reinterpret_cast<std::byte*>(c.data);
+      gemm.c_dtype = dtype;
+      gemm.c_stride = stride;
+      samples::run_in_workspace(*engine, gemm, {gemm}, threads);
       for (Int i = 0; i < call.rows; ++i)
         for (Int j = 0; j < stride; ++j) {
           if (dtype == DType::kFloat32) {
             const float expected = j < call.columns ? want[at(i * call.columns + j)] : 3.0f;
             ASSERT_TRUE(same(c.data[i * stride + j], expected))
-                << name << (engine->isa ? engine->isa : "portable") << " " << i << ", " << j << ": "
+                << name << name_of(*engine) << " " << i << ", " << j << ": "
                 << c.data[i * stride + j] << ", expected " << expected;
           } else if (j < call.columns) {
             const float got = to_float(reinterpret_cast<BFloat16*>(c.data)[i * stride + j]);
             ASSERT_TRUE(same(got, to_float(to_bfloat16(want[at(i * call.columns + j)]))))
-                << name << (engine->isa ? engine->isa : "portable") << " " << i << ", " << j;
+                << name << name_of(*engine) << " " << i << ", " << j;
           }
         }
     }
 }
 
-std::vector<float> product_of(const CodedLines& a, const CodedLines& b, float before = 0) {
-  std::vector<float> y(at(a.lines * b.lines), before);
-  ref::add_int8_product(a, b, y);
-  return y;
-}
-
 struct Sizes {
   Int rows, columns, depth;
 };
-constexpr Sizes kSizes[] = {{0, 16, 4},    {1, 1, 4},     {3, 50, 32},    {129, 17, 100},
-                            {5, 160, 128}, {7, 100, 576}, {130, 49, 130}, {2, 3, 0}};
+constexpr Sizes kSizes[] = {{0, 16, 4},     {1, 1, 4},     {3, 50, 32},
+                            {129, 17, 100}, {5, 160, 128}, {7, 100, 576},
+                            {130, 49, 130}, {2, 3, 0},     {9, 70, 2100}};
 
 TEST(Int8Products, OfRowsByWeightsHaveTheBitsOfTheDefinition) {
   const device::DenormalsAreZero mode;
   for (const Sizes& n : kSizes)
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
       for (const int fallback : {0, 16, 64, kNoFallback})
-        for (const Int8Coding* coding : codings()) {
-          const std::vector<float> x = values(n.rows, n.depth, dtype, 1),
-                                   w = values(n.columns, n.depth, dtype, 2);
+        for (const Int8Coding* coding : int8_codings()) {
+          const std::vector<float> x = int8_values(n.rows, n.depth, dtype, 1),
+                                   w = int8_values(n.columns, n.depth, dtype, 2);
           const Source of_x(x, n.rows, n.depth, dtype, false),
               of_w(w, n.columns, n.depth, dtype, false);
-          Storage a(n.rows, n.depth, false, true), b(n.columns, n.depth, true, false),
-              transposed(n.depth, n.columns, true, false);
+          Storage a(n.rows, n.depth, Form::kRows, true), b(n.columns, n.depth, Form::kTiles, false),
+              transposed(n.depth, n.columns, Form::kTiles, false, true);
           coding->rows(of_x.source, 0, n.rows, fallback, a.lines);
           coding->weights(of_w.source, 0, ceil_div(n.columns, kInt8Block), &b.lines,
                           &transposed.lines);
@@ -250,8 +120,11 @@ TEST(Int8Products, OfRowsByWeightsHaveTheBitsOfTheDefinition) {
           if (n.depth > 0) expect_codes(transposed, ref::transposed_tiles(right), "transposed ");
           if (HasFatalFailure()) return;
           const std::vector<float> want = product_of(left, right);
-          const Int8Product call{
-              .rows = n.rows, .columns = n.columns, .depth = n.depth, .a = a.lines, .b = b.lines};
+          const Gemm call{.rows = n.rows,
+                          .columns = n.columns,
+                          .depth = n.depth,
+                          .a = of_x.left(fallback),
+                          .b = b.weights()};
           expect_product(call, want, dtype, "forward ");
           if (HasFatalFailure()) return;
         }
@@ -262,13 +135,14 @@ TEST(Int8Products, OfTokensHaveTheBitsOfTheDefinitionAndGoOnFromTheBuffer) {
   const device::DenormalsAreZero mode;
   for (const Sizes& n : kSizes)
     for (const int fallback : {0, 64, kNoFallback})
-      for (const Int8Coding* coding : codings()) {
+      for (const Int8Coding* coding : int8_codings()) {
         const DType dtype = DType::kBFloat16;
-        const std::vector<float> dy = values(n.columns, n.depth, dtype, 3),
-                                 x = values(n.rows, n.depth, dtype, 4);
+        const std::vector<float> dy = int8_values(n.columns, n.depth, dtype, 3),
+                                 x = int8_values(n.rows, n.depth, dtype, 4);
         const Source of_dy(dy, n.columns, n.depth, dtype, true),
             of_x(x, n.rows, n.depth, dtype, true);
-        Storage a(n.columns, n.depth, true, false), b(n.rows, n.depth, true, true);
+        Storage a(n.columns, n.depth, Form::kPanels, false),
+            b(n.rows, n.depth, Form::kPanels, true);
         coding->columns(of_dy.source, 0, ceil_div(n.columns, kInt8Panel), kNoFallback, a.lines);
         coding->columns(of_x.source, 0, ceil_div(n.rows, kInt8Panel), fallback, b.lines);
         const CodedLines left = ref::code_lines(dy, n.columns, n.depth, kNoFallback),
@@ -277,13 +151,13 @@ TEST(Int8Products, OfTokensHaveTheBitsOfTheDefinitionAndGoOnFromTheBuffer) {
         expect_codes(b, right, "x ");
         if (HasFatalFailure()) return;
         for (const bool adds : {false, true}) {
-          const Int8Product call{.rows = n.columns,
-                                 .columns = n.rows,
-                                 .depth = n.depth,
-                                 .a = a.lines,
-                                 .b = b.lines,
-                                 .accumulate = adds,
-                                 .streams = !adds};
+          const Gemm call{.rows = n.columns,
+                          .columns = n.rows,
+                          .depth = n.depth,
+                          .a = of_dy.left(),
+                          .b = of_x.right(fallback),
+                          .accumulate = adds,
+                          .streams = !adds};
           expect_product(call, product_of(left, right, adds ? 3.0f : 0.0f), DType::kFloat32,
                          "weight gradient ");
           if (HasFatalFailure()) return;
@@ -294,13 +168,13 @@ TEST(Int8Products, OfTokensHaveTheBitsOfTheDefinitionAndGoOnFromTheBuffer) {
 TEST(Int8Products, AreNanWhereABlockIsNotFiniteAndNowhereElse) {
   for (const float bad : {kNan, kInfinity, -kInfinity}) {
     const Int depth = 300;
-    std::vector<float> x = values(5, depth, DType::kFloat32, 5),
-                       w = values(20, depth, DType::kFloat32, 6);
+    std::vector<float> x = int8_values(5, depth, DType::kFloat32, 5),
+                       w = int8_values(20, depth, DType::kFloat32, 6);
     x[at(2 * depth + 290)] = bad;
-    for (const Int8Coding* coding : codings()) {
+    for (const Int8Coding* coding : int8_codings()) {
       const Source of_x(x, 5, depth, DType::kFloat32, false),
           of_w(w, 20, depth, DType::kFloat32, false);
-      Storage a(5, depth, false, true), b(20, depth, true, false);
+      Storage a(5, depth, Form::kRows, true), b(20, depth, Form::kTiles, false);
       coding->rows(of_x.source, 0, 5, 0, a.lines);
       coding->weights(of_w.source, 0, 1, &b.lines, nullptr);
       const CodedLines left = ref::code_lines(x, 5, depth, 0),
@@ -308,8 +182,9 @@ TEST(Int8Products, AreNanWhereABlockIsNotFiniteAndNowhereElse) {
       const std::vector<float> want = product_of(left, right);
       for (Int i = 0; i < 100; ++i) EXPECT_EQ(std::isnan(want[at(i)]), i / 20 == 2);
       expect_codes(a, left, "with NaN ");
-      expect_product({.rows = 5, .columns = 20, .depth = depth, .a = a.lines, .b = b.lines}, want,
-                     DType::kFloat32, "NaN ");
+      expect_product(
+          {.rows = 5, .columns = 20, .depth = depth, .a = of_x.left(0), .b = b.weights()}, want,
+          DType::kFloat32, "NaN ");
     }
   }
 }
@@ -335,7 +210,7 @@ TEST(Int8Products, OfWholeNumbersAreExact) {
 // How many elements are off by more than the bound.
 Int num_beyond(const std::vector<float>& got, const std::vector<float>& x,
                const std::vector<float>& w, const CodedLines& a, const CodedLines& b) {
-  const std::vector<double> bounds = testing::int8_product_tolerances(
+  const std::vector<double> bounds = anabatic::testing::int8_product_tolerances(
       {.values = x, .lines = a.lines, .depth = a.depth, .falls_back = a.falls_back},
       {.values = w, .lines = b.lines, .depth = b.depth, .tile_lines = kInt8Block}, DType::kFloat32);
   Int count = 0;
@@ -352,8 +227,8 @@ Int num_beyond(const std::vector<float>& got, const std::vector<float>& x,
 
 TEST(Int8Products, StayWithinTheBoundAndFaultsDoNot) {
   const Int lines = 22, columns = 40, depth = 400;
-  const std::vector<float> x = values(lines, depth, DType::kFloat32, 8);
-  std::vector<float> w = values(columns, depth, DType::kFloat32, 9);
+  const std::vector<float> x = int8_values(lines, depth, DType::kFloat32, 8);
+  std::vector<float> w = int8_values(columns, depth, DType::kFloat32, 9);
   // Their tiles share a scale, so no weight rules one.
   for (float& value : w) value = std::clamp(value, -1.0f, 1.0f);
   // Rows whose blocks are one outlier and many elements of almost half a step, by weights alike.
@@ -384,23 +259,20 @@ TEST(Int8Products, StayWithinTheBoundAndFaultsDoNot) {
   // Without compensations, where the engine needs them.
   const Source of_x(x, lines, depth, DType::kFloat32, false),
       of_w(w, columns, depth, DType::kFloat32, false);
-  Storage left(lines, depth, false, false), right(columns, depth, true, false);
-  portable::int8_coding().rows(of_x.source, 0, lines, kNoFallback, left.lines);
+  Storage right(columns, depth, Form::kTiles, false);
   portable::int8_coding().weights(of_w.source, 0, 1, &right.lines, nullptr);
   for (Int i = 0; i < 3 * int8_blocks(depth) * 16; ++i) right.lines.compensation[i] = 0;
-  for (const Int8Engine* engine : engines()) {
-    if (engine->isa == nullptr || std::string(engine->isa) != "avx512_vnni") continue;
+  for (const GemmEngine* engine : int8_engines()) {
+    if (name_of(*engine) != "avx512_vnni") continue;
     std::vector<float> y(at(lines * columns));
-    device::ThreadTeam team(1);
-    run_int8_product(*engine,
-                     {.rows = lines,
-                      .columns = columns,
-                      .depth = depth,
-                      .a = left.lines,
-                      .b = right.lines,
-                      .c = reinterpret_cast<std::byte*>(y.data()),
-                      .c_stride = columns},
-                     team);
+    const Gemm gemm{.rows = lines,
+                    .columns = columns,
+                    .depth = depth,
+                    .a = of_x.left(),
+                    .b = right.weights(),
+                    .c = reinterpret_cast<std::byte*>(y.data()),
+                    .c_stride = columns};
+    samples::run_in_workspace(*engine, gemm, {gemm}, 1);
     EXPECT_GT(num_beyond(y, x, w, ref::code_lines(x, lines, depth, kNoFallback),
                          ref::code_tiles(w, columns, depth)),
               0);

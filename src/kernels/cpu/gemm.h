@@ -14,19 +14,35 @@
 
 namespace anabatic::kernels::cpu {
 
+struct Int8Coding;
+struct Int8Operands;
+
 // Line i of a gathered operand is stored where line data[i] / divisor would be; null: where line i
 // would be. The quotient is data[i] · multiplier >> shift, see row_index.
 struct RowIndex {
   const std::int32_t* data = nullptr;
   std::uint64_t multiplier = 0;
   int shift = 0;
+
+  // Where line i is stored. Always inline, for sources of several instruction sets call it.
+  __attribute__((always_inline)) std::int64_t line(std::int64_t i) const {
+    if (data == nullptr) return i;
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(data[i]) * multiplier >> shift);
+  }
 };
 // divisor in [1, 2^31).
 RowIndex row_index(const std::int32_t* data, std::int64_t divisor);
 
+// Of Matrix::fallback: from here on no block has second values, for n <= 128 and Σ >= max.
+inline constexpr int kNoFallback = 128;
+
 // Element (i, j) lies at data + i · row_stride + j · column_stride (in elements); one stride is 1.
 // Packed (B only): panels of 16 columns, [columns/16][units of the depth][16] as tensor/panels.h
 // has them; the strides mean nothing.
+//
+// Packed with compensations: int8 panels of tiles of 128 x 128 (tensor_type.h) for an engine of
+// int8 products. scale_stride is then from 128 columns to the next, scale_step from 128 of the
+// depth to the next.
 struct Matrix {
   const std::byte* data = nullptr;
   DType dtype = DType::kFloat32;  // f32 or bf16
@@ -38,6 +54,11 @@ struct Matrix {
   ElementMap map = ElementMap::kLinear;
   const std::byte* scales = nullptr;  // bf16, or E8M0 in MXFP4
   std::int64_t scale_stride = 0;      // from line to line
+  std::int64_t scale_step = 0;
+  const std::int32_t* compensations = nullptr;
+  // An int8 product quantises this operand: a block of n int8 values has second values if
+  // n · max|code| > fallback · Σ|code|.
+  int fallback = kNoFallback;
   // Indices of the lines along the stride that is not 1: rows of A, or the depth of a weight
   // gradient. Not for a B that is contiguous along the depth.
   RowIndex index{};
@@ -86,6 +107,8 @@ struct Gemm {
   // Null, or for f32 C without bias: gets the sum of squares of each tile of the result, [row
   // tiles] [column tiles], tiles as large as Blocking's steps.
   double* squares = nullptr;
+  // What an engine with a coding multiplies: an entry for this product, and one for each further.
+  const Int8Operands* coded = nullptr;
 };
 
 struct Block {
@@ -106,6 +129,9 @@ struct GemmEngine {
   std::int64_t (*workspace_bytes)(const Gemm&);
   // The block is at most `blocking` large; the workspace is 64-byte aligned.
   void (*compute)(const Gemm&, const Block&, std::byte* workspace);
+  // Engines of int8 products have it. It quantises the operands of a call's Gemms, all of them
+  // before the first block (int8/operands.h). Null for others.
+  const Int8Coding& (*coding)() = nullptr;
 };
 
 // Null where the compiler or the target has no such instructions.

@@ -56,7 +56,7 @@ struct AmxBf16 : PairWords {
       const std::uint16_t* lines[kLines];
       const int num_lines = static_cast<int>(smaller(kLines, depth - k));
       for (int n = 0; n < num_lines; ++n)
-        lines[n] = from + line_of(a, k0 + k + n) * a.column_stride;
+        lines[n] = from + a.index.line(k0 + k + n) * a.column_stride;
       for (Int i = 0; i < rows; i += 32) {
         if (i + 32 < rows)
           for (int n = 0; n < num_lines; ++n) __builtin_prefetch(lines[n] + i + 32);

@@ -109,13 +109,6 @@ inline void interleave(std::uint32_t* to, const std::uint16_t* from, const std::
   }
 }
 
-// Line i of an operand.
-inline Int line_of(const Matrix& m, Int i) {
-  if (m.index.data == nullptr) return i;
-  const auto at = static_cast<std::uint64_t>(m.index.data[i]);
-  return static_cast<Int>(at * m.index.multiplier >> m.index.shift);
-}
-
 // Prefetches a row: rows are far apart, so the hardware does not prefetch them.
 inline constexpr Int kRowsAhead = 8;
 inline void prefetch_row(const void* row, Int bytes) {
@@ -145,9 +138,9 @@ struct PackA {
     const T* from = reinterpret_cast<const T*>(a.data) + k0;
     for (Int i = 0; i < rows; ++i) {
       if (i + kAhead < rows)
-        prefetch_row(from + line_of(a, i0 + i + kAhead) * a.row_stride,
+        prefetch_row(from + a.index.line(i0 + i + kAhead) * a.row_stride,
                      depth * static_cast<Int>(sizeof(T)));
-      copy_row(to + i * kRowStride, from + line_of(a, i0 + i) * a.row_stride, depth);
+      copy_row(to + i * kRowStride, from + a.index.line(i0 + i) * a.row_stride, depth);
     }
   }
 
@@ -157,7 +150,7 @@ struct PackA {
   static void interleaved(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
     constexpr Int kStrip = 24;
     const T* from = reinterpret_cast<const T*>(a.data) + i0;
-    const auto line = [&](Int k) { return from + line_of(a, k0 + k) * a.column_stride; };
+    const auto line = [&](Int k) { return from + a.index.line(k0 + k) * a.column_stride; };
     const Int units = units_of(depth), tiles = ceil_div(rows, kRows);
     for (Int t0 = 0; t0 < tiles; t0 += kStrip)
       for (Int u = 0; u < units; ++u) {
@@ -441,7 +434,7 @@ struct PackB {
   static void rows(Unit* __restrict panels, const T* __restrict data, const Matrix& b, Int columns,
                    Int k0, Int depth, Int units) {
     constexpr Int kUnitDepth = sizeof(Unit) / sizeof(T);
-    const auto line = [&](Int k) { return data + line_of(b, k0 + k) * b.row_stride; };
+    const auto line = [&](Int k) { return data + b.index.line(k0 + k) * b.row_stride; };
     for (Int u = 0; u < units; ++u) {
       const Int left = depth - u * kUnitDepth;
       const T* source = line(u * kUnitDepth);

@@ -2,10 +2,12 @@
 // One task list for a group of products that share their shapes but for one ragged dimension.
 #pragma once
 #include <algorithm>
+#include <optional>
 
 #include "base/rounding.h"
 #include "device/thread_team.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/int8/operands.h"
 
 namespace anabatic::kernels::cpu {
 
@@ -34,7 +36,8 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
                               std::int64_t column_multiple = 0) {
   constexpr std::int64_t kMinColumns = 96;
   // Small tasks even the threads out, but each packs its own block of B.
-  const std::int64_t tasks_per_thread = largest.b.is_packed ? 8 : 4;
+  const bool packs = !largest.b.is_packed && engine.coding == nullptr;
+  const std::int64_t tasks_per_thread = packs ? 4 : 8;
   const Blocking most = bounded_blocking(engine, largest, column_multiple);
   Blocking size = most;
   const auto num_tasks = [&] {
@@ -47,7 +50,7 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
     return size;
   };
   // If a single product has blocks for all threads, each thread gets the same number.
-  if (num_products == 1 && largest.b.is_packed && num_tasks() >= 4 * num_threads) {
+  if (num_products == 1 && !packs && num_tasks() >= 4 * num_threads) {
     const std::int64_t parts = round_up(ceil_div(total_rows, size.rows), num_threads);
     size.rows = even_part(total_rows, ceil_div(total_rows, parts), size.row_step);
     return with_even_columns();
@@ -67,12 +70,30 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
   return with_even_columns();
 }
 
+// The workspace that all threads of for_blocks share, if no two groups have an operand in common.
+// `whole` has all rows, or in a weight gradient the whole depth.
+inline std::int64_t shared_bytes(const GemmEngine& engine, const Gemm& whole,
+                                 std::int64_t num_groups) {
+  return engine.coding == nullptr ? 0 : int8_bytes(whole, num_groups);
+}
+
 // Cuts `num_groups` products into blocks, spread over the team: body(group, gemm, block, thread).
-// `make(group)` fills in one of them; `largest` bounds all.
+// `make_gemm(group)` fills in one of them; `largest` bounds all. `shared` has shared_bytes.
 template <class MakeGemm, class Body>
 void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_groups,
-                MakeGemm&& make, device::ThreadTeam& team, std::int64_t column_multiple,
-                Body&& body) {
+                MakeGemm&& make_gemm, device::ThreadTeam& team, std::int64_t column_multiple,
+                std::byte* shared, Body&& body) {
+  std::optional<Int8OperandCoding> operands;
+  if (engine.coding != nullptr) {
+    operands.emplace(shared, num_groups, 1 + largest.num_further);
+    for (std::int64_t g = 0; g < num_groups; ++g) operands->add(make_gemm(g), g);
+    operands->run(engine.coding(), team);
+  }
+  const auto make = [&](std::int64_t group) {
+    Gemm gemm = make_gemm(group);
+    if (operands) gemm.coded = operands->of(group);
+    return gemm;
+  };
   std::int64_t total_rows = 0;
   for (std::int64_t g = 0; g < num_groups; ++g) total_rows += make(g).rows;
   const Blocking size =
@@ -115,13 +136,18 @@ void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_
   });
 }
 
-// Computes them all. `workspace` holds engine.workspace_bytes(largest) for every thread of the
-// team.
+// What each thread of run_gemms has, then what they share.
+inline std::int64_t threads_bytes(const GemmEngine& engine, const Gemm& largest, int num_threads) {
+  return round_up(engine.workspace_bytes(largest) * num_threads, std::int64_t{64});
+}
+
+// Computes them all. `workspace` holds threads_bytes(largest), then shared_bytes.
 template <class MakeGemm>
 void run_gemms(const GemmEngine& engine, const Gemm& largest, std::int64_t num_groups,
                MakeGemm&& make, device::ThreadTeam& team, std::byte* workspace) {
   const std::int64_t part = engine.workspace_bytes(largest);
-  for_blocks(engine, largest, num_groups, make, team, 0,
+  std::byte* shared = workspace + threads_bytes(engine, largest, team.num_threads());
+  for_blocks(engine, largest, num_groups, make, team, 0, shared,
              [&](std::int64_t, const Gemm& gemm, const Block& block, int thread) {
                engine.compute(gemm, block, workspace + thread * part);
              });

@@ -14,8 +14,9 @@ namespace {
 
 using Int = std::int64_t;
 
-std::int64_t all_threads(const GemmEngine& engine, const Gemm& gemm, const spec::Problem& problem) {
-  return engine.workspace_bytes(gemm) * problem.device->num_threads;
+// Workspace of a Gemm of all groups' rows, or in a weight gradient of their whole depth.
+Int gemm_bytes(const GemmEngine& engine, const Gemm& whole, Int num_groups, int num_threads) {
+  return threads_bytes(engine, whole, num_threads) + shared_bytes(engine, whole, num_groups);
 }
 
 const std::int32_t* offsets_of(const Arguments& arguments, const TensorType& weight) {
@@ -61,7 +62,8 @@ void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, 
 void run_forward(const GemmEngine& engine, const Arguments& arguments) {
   const TensorView &x = arguments.inputs[0], &weight = arguments.inputs[1];
   const TensorView& y = arguments.outputs[0];
-  const Product p = product(*x.type, *weight.type, *y.type);
+  Product p = product(*x.type, *weight.type, *y.type);
+  p.fallback = fallback_of(*arguments.attributes);
   run_by_rows(engine, p, forward_shape(p), x.data, y.data, offsets_of(arguments, *weight.type),
               bias_of(arguments), arguments);
 }
@@ -85,7 +87,8 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
                          double* squares = nullptr) {
   const TensorView &x = arguments.inputs[0], &dy = arguments.inputs[1];
   const TensorView& dw = arguments.outputs[0];
-  const Product p = weight_gradient_product(*x.type, *dw.type, *dy.type);
+  Product p = weight_gradient_product(*x.type, *dw.type, *dy.type);
+  p.fallback = fallback_of(*arguments.attributes);
   const std::int32_t* offsets = offsets_of(arguments, *dw.type);
   const bool accumulate = arguments.accumulate[0];
   const Gemm shape = weight_gradient_shape(p);
@@ -117,17 +120,20 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
   run_gemms(engine, shape, p.groups, make, *arguments.launch.team, arguments.workspace);
 }
 
-// The engine's part of the workspace; the sums of the tiles follow it.
-Int engine_bytes(const GemmEngine& engine, const Gemm& shape, Int num_threads) {
-  return round_up(engine.workspace_bytes(shape) * num_threads, 64);
+// The Gemms' part of the workspace; the sums of the tiles follow it.
+Int bytes_before_squares(const GemmEngine& engine, const Gemm& shape, Int num_groups,
+                         int num_threads) {
+  return round_up(gemm_bytes(engine, shape, num_groups, num_threads), 64);
 }
 
 void run_weight_gradient_squares(const GemmEngine& engine, const Arguments& arguments) {
-  const Product p =
+  Product p =
       product(*arguments.inputs[0].type, *arguments.outputs[0].type, *arguments.inputs[1].type);
+  p.fallback = fallback_of(*arguments.attributes);
   const Gemm shape = weight_gradient_shape(p);
   auto* squares = reinterpret_cast<double*>(
-      arguments.workspace + engine_bytes(engine, shape, arguments.launch.team->num_threads()));
+      arguments.workspace +
+      bytes_before_squares(engine, shape, p.groups, arguments.launch.team->num_threads()));
   run_weight_gradient(engine, arguments, squares);
   const Int count = p.groups * num_tiles(engine, shape);
   double sum = 0;
@@ -153,16 +159,25 @@ Product product_of(const spec::Problem& problem) {
   return product(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
 }
 
+Gemm shape_of(const spec::Problem& problem, const Product& p) {
+  switch (form_of(problem).role) {
+    case spec::ProductRole::kForward:
+      break;
+    case spec::ProductRole::kInputGradient:
+      return input_gradient_shape(p);
+    case spec::ProductRole::kWeightGradient:
+      return weight_gradient_shape(p);
+  }
+  return forward_shape(p);
+}
+
 Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
-  const spec::ProductForm& form = form_of(problem);
-  const Product p = product_of(problem);
-  if (form.role == spec::ProductRole::kForward)
-    return all_threads(engine, forward_shape(p), problem);
-  if (form.role == spec::ProductRole::kInputGradient)
-    return all_threads(engine, input_gradient_shape(p), problem);
-  const Gemm shape = weight_gradient_shape(p);
-  if (!form.sums_squares) return all_threads(engine, shape, problem);
-  return engine_bytes(engine, shape, problem.device->num_threads) +
+  Product p = product_of(problem);
+  p.fallback = fallback_of(*problem.attributes);
+  const Gemm shape = shape_of(problem, p);
+  const int num_threads = problem.device->num_threads;
+  if (!form_of(problem).sums_squares) return gemm_bytes(engine, shape, p.groups, num_threads);
+  return bytes_before_squares(engine, shape, p.groups, num_threads) +
          p.groups * num_tiles(engine, shape) * Int{sizeof(double)};
 }
 
@@ -186,10 +201,11 @@ Support supports_linear_types(const spec::Problem& problem) {
   return yes();
 }
 
-Support supports_engine(Engine engine, const spec::Problem& problem) {
-  const GemmEngine* found = engine_of(engine);
-  if (found == nullptr) return no("not in this build");
-  if (!usable(found, *problem.device)) return no(fmt::format("the device has no {}", found->isa));
+Support supports_engine(const GemmEngine* engine, const spec::Problem& problem) {
+  if (engine == nullptr) return no("not in this build");
+  if (!usable(engine, *problem.device)) return no(fmt::format("the device has no {}", engine->isa));
+  if (is_int8_product(problem) == (engine->coding == nullptr))
+    return no(engine->coding == nullptr ? "an int8 product" : "no int8 product");
   return yes();
 }
 
@@ -204,7 +220,7 @@ Support LinearRows<E>::supports(const spec::Problem& problem) {
                     ? "expected bf16 x and dy"
                     : "expected bf16 rows and weight");
   }
-  return supports_engine(E, problem);
+  return supports_engine(engine_of(E), problem);
 }
 
 template <Engine E>
@@ -234,5 +250,8 @@ template struct LinearRows<Engine::kAvx512Bf16>;
 template struct LinearRows<Engine::kAvx512>;
 template struct LinearRows<Engine::kAvx2>;
 template struct LinearRows<Engine::kPortable>;
+template struct LinearRows<Engine::kInt8Avx512Vnni>;
+template struct LinearRows<Engine::kInt8Avx2>;
+template struct LinearRows<Engine::kInt8Portable>;
 
 }  // namespace anabatic::kernels::cpu

@@ -37,17 +37,20 @@ struct Shape {
   Int groups, rows, depth, width;
   DType dtype;
   bool is_packed;
-  Int scale_columns;  // of a quantised weight; else 0
+  Int scale_columns;           // of a quantised weight; else 0
+  int fallback = kNoFallback;  // of x in an int8 product
 };
 
-Shape shape_of(const TensorType& x, const TensorType& weight, const TensorType& out) {
+Shape shape_of(const TensorType& x, const TensorType& weight, const TensorType& out,
+               const spec::Attributes& attributes) {
   return {.groups = is_grouped(weight) ? weight.dim(0) : 1,
           .rows = out.dim(0),
           .depth = x.dim(1),
           .width = out.dim(1),
           .dtype = out.dtype,
           .is_packed = is_panels(weight.layout),
-          .scale_columns = scale_columns_of(weight)};
+          .scale_columns = scale_columns_of(weight),
+          .fallback = fallback_of(attributes)};
 }
 
 // `transposed`: multiplies by the weight rather than by its transpose, for an input gradient.
@@ -55,7 +58,7 @@ Gemm product_of(const Shape& shape, bool transposed) {
   return {.rows = shape.rows,
           .columns = shape.width,
           .depth = shape.depth,
-          .a = {.dtype = shape.dtype, .row_stride = shape.depth, .column_stride = 1},
+          .a = with_fallback(matrix(nullptr, shape.dtype, shape.depth, 1), shape.fallback),
           .b = {.dtype = shape.dtype,
                 .row_stride = transposed ? shape.width : 1,
                 .column_stride = transposed ? 1 : shape.depth,
@@ -65,11 +68,11 @@ Gemm product_of(const Shape& shape, bool transposed) {
           .c_stride = shape.width};
 }
 
-// The workspace: blocks and rows of blocks for each thread, then floats that all share. A null base
-// only counts bytes.
+// The workspace: blocks and rows of blocks for each thread, then what all share: that of
+// for_blocks, and floats. A null base only counts bytes.
 struct Space {
-  Space(const GemmEngine& engine, const Gemm& gemm, Int column_multiple, Int blocks, Int num_rows,
-        int num_threads, std::byte* base)
+  Space(const GemmEngine& engine, const Gemm& gemm, Int num_groups, Int column_multiple, Int blocks,
+        Int num_rows, int num_threads, std::byte* base)
       : base_(base), engine_bytes_(engine.workspace_bytes(gemm)) {
     const Blocking most = bounded_blocking(engine, gemm, column_multiple);
     stride = std::min(most.columns, round_up(std::max<Int>(gemm.columns, 1), kPanelColumns));
@@ -79,6 +82,7 @@ struct Space {
     rows_ = engine_bytes_ + blocks * block_bytes;
     thread_bytes_ = rows_ + num_rows * row_bytes_;
     shared_ = thread_bytes_ * num_threads;
+    floats_ = shared_ + round_up(shared_bytes(engine, gemm, num_groups), 64);
   }
 
   std::byte* engine(int thread) const { return base_ + thread * thread_bytes_; }
@@ -86,14 +90,15 @@ struct Space {
     return engine(thread) + engine_bytes_ + i * block_bytes;
   }
   std::byte* row(int thread, Int i) const { return engine(thread) + rows_ + i * row_bytes_; }
-  float* shared() const { return reinterpret_cast<float*>(base_ + shared_); }
-  Int bytes(Int num_shared) const { return shared_ + num_shared * static_cast<Int>(sizeof(float)); }
+  std::byte* shared() const { return base_ + shared_; }
+  float* floats() const { return reinterpret_cast<float*>(base_ + floats_); }
+  Int bytes(Int num_floats) const { return floats_ + num_floats * static_cast<Int>(sizeof(float)); }
 
   Int stride = 0, block_bytes = 0;  // of a block; the stride is in elements from row to row
 
  private:
   std::byte* base_;
-  Int engine_bytes_, row_bytes_ = 0, rows_ = 0, thread_bytes_ = 0, shared_ = 0;
+  Int engine_bytes_, row_bytes_ = 0, rows_ = 0, thread_bytes_ = 0, shared_ = 0, floats_ = 0;
 };
 
 Int num_rows(const Block& block) { return block.row_end - block.row_begin; }
@@ -126,12 +131,13 @@ class Forward {
         at_{num_operands(activation_)},
         inputs_(spec::without_biases(args.inputs, *args.attributes)),
         biases_(spec::biases_of(args.inputs, *args.attributes)),
-        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
+        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type,
+                        *args.attributes)),
         gemm_(product_of(shape_, false)),
         scale_columns_(scale_columns_of(*args.outputs.back().type)),
         column_multiple_(column_multiple_of(engine, gemm_, scale_columns_)),
-        space_(engine, gemm_, column_multiple_, at_.num_weights, 0, args.launch.team->num_threads(),
-               args.workspace) {
+        space_(engine, gemm_, shape_.groups, column_multiple_, at_.num_weights, 0,
+               args.launch.team->num_threads(), args.workspace) {
     if (is_grouped(*args.inputs[1].type)) offsets_ = input(at_.offsets())->as<std::int32_t>();
     if (const TensorView* map = input(at_.row_map())) row_map_ = map->as<std::int32_t>();
     if (const TensorView* weights = input(at_.row_weights())) weights_ = weights->as<float>();
@@ -145,7 +151,7 @@ class Forward {
         [this](Int group) {
           return product_of_group(args_, shape_, gemm_, offsets_, index_, group);
         },
-        *args_.launch.team, column_multiple_,
+        *args_.launch.team, column_multiple_, space_.shared(),
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
@@ -232,11 +238,12 @@ class Gradient {
         args_(args),
         activation_(spec::activation_of(*args.attributes)),
         at_(spec::activation_gradient_inputs(*args.attributes, is_grouped(*args.inputs[1].type))),
-        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
+        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type,
+                        *args.attributes)),
         gemm_(product_of(shape_, true)),
         segment_(segment_of(engine, gemm_)),
         scale_columns_(scale_columns_of(*input(at_.operand(0)).type)),
-        space_(engine, gemm_, segment_, 1, scale_columns_ > 0 ? at_.num_operands : 0,
+        space_(engine, gemm_, shape_.groups, segment_, 1, scale_columns_ > 0 ? at_.num_operands : 0,
                args.launch.team->num_threads(), args.workspace) {
     if (at_.is_grouped) offsets_ = input(at_.offsets()).as<std::int32_t>();
     if (args.attributes->contains("with_activation")) h_ = args.outputs.back().data;
@@ -253,7 +260,7 @@ class Gradient {
         [this](Int group) {
           return product_of_group(args_, shape_, gemm_, offsets_, index_, group);
         },
-        *args_.launch.team, segment_,
+        *args_.launch.team, segment_, space_.shared(),
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
@@ -262,7 +269,7 @@ class Gradient {
     const Int first = offsets_[0], num_rows = offsets_[shape_.groups] - first;
     args_.launch.team->for_range(num_rows, row_grain(num_segments_), [&](Int begin, Int end) {
       for (Int row = first + begin; row < first + end; ++row) {
-        const float* partials = space_.shared() + row * num_segments_;
+        const float* partials = space_.floats() + row * num_segments_;
         double sum = 0;
         for (Int s = 0; s < num_segments_; ++s) sum += static_cast<double>(partials[s]);
         dweights[row_map_[row]] = static_cast<float>(sum);
@@ -317,7 +324,7 @@ class Gradient {
         .row_weights = {.weights = weights_,
                         .slots = weights_ != nullptr ? row_map_ + row : nullptr},
         .partials = weights_ != nullptr
-                        ? space_.shared() + row * num_segments_ + block.column_begin / segment_
+                        ? space_.floats() + row * num_segments_ + block.column_begin / segment_
                         : nullptr,
         .segment = segment_,
         .partial_stride = num_segments_};
@@ -356,9 +363,11 @@ class Gradient {
   Int num_segments_ = 0;
 };
 
-Gemm forward_product(const spec::Problem& problem) {
-  return product_of(shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]), false);
+Shape shape_of(const spec::Problem& problem) {
+  return shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0], *problem.attributes);
 }
+
+Gemm forward_product(const spec::Problem& problem) { return product_of(shape_of(problem), false); }
 
 }  // namespace
 
@@ -366,8 +375,7 @@ template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
 Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& problem) {
   if (problem.attributes->contains("slices")) return no("cut into slices");
   const GemmEngine* engine = kEngine();
-  if (engine == nullptr) return no("not in this build");
-  if (!usable(engine, *problem.device)) return no(fmt::format("the device has no {}", engine->isa));
+  if (Support support = supports_engine(engine, problem); !support) return support;
   const DType dtype = problem.inputs[0].dtype;
   if (dtype != DType::kFloat32 && dtype != DType::kBFloat16)
     return no(fmt::format("expected f32 or bf16, got {}", to_string(dtype)));
@@ -376,6 +384,11 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
     for (const TensorType& type : types)
       if (type.is_quantized() && type.value_dtype() != DType::kBFloat16)
         return no(fmt::format("expected quantised values in bf16, got {}", to_string(type)));
+  if (engine->coding != nullptr &&
+      spec::find_product(text(problem.op))->role == spec::ProductRole::kForward)
+    for (int i = 0; i < spec::activation_inputs(*problem.attributes).num_weights; ++i)
+      if (!is_int8_panels(problem.inputs[static_cast<std::size_t>(1 + i)]))
+        return no("expected all weights in int8 panels");
   const Gemm gemm = forward_product(problem);
   if (spec::find_product(text(problem.op))->keeps == spec::KeptProducts::kInt8 &&
       column_multiple_of(*engine, gemm, scale_columns_of(problem.outputs.back())) >
@@ -392,13 +405,14 @@ Int forward_workspace(const spec::Problem& problem) {
   const Int multiple =
       column_multiple_of(*kEngine(), gemm, scale_columns_of(problem.outputs.back()));
   const int num_products = spec::activation_inputs(*problem.attributes).num_weights;
-  return Space(*kEngine(), gemm, multiple, num_products, 0, problem.device->num_threads, nullptr)
+  return Space(*kEngine(), gemm, shape_of(problem).groups, multiple, num_products, 0,
+               problem.device->num_threads, nullptr)
       .bytes(0);
 }
 
 template <const GemmEngine* (*kEngine)()>
 Int gradient_workspace(const spec::Problem& problem) {
-  const Shape shape = shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
+  const Shape shape = shape_of(problem);
   const Gemm gemm = product_of(shape, true);
   const Int segment = segment_of(*kEngine(), gemm);
   const spec::Attributes& attributes = *problem.attributes;
@@ -406,7 +420,7 @@ Int gradient_workspace(const spec::Problem& problem) {
       spec::activation_gradient_inputs(attributes, is_grouped(problem.inputs[1]));
   const bool is_weighted = problem.inputs.size() > static_cast<std::size_t>(at.row_map());
   const bool is_quantized = problem.inputs[static_cast<std::size_t>(at.operand(0))].is_quantized();
-  return Space(*kEngine(), gemm, segment, 1, is_quantized ? at.num_operands : 0,
+  return Space(*kEngine(), gemm, shape.groups, segment, 1, is_quantized ? at.num_operands : 0,
                problem.device->num_threads, nullptr)
       .bytes(is_weighted ? shape.rows * ceil_div(shape.width, segment) : 0);
 }
@@ -431,11 +445,14 @@ void LinearActivationRows<kEngine, kStage>::gradient(const Arguments& args) {
 }
 
 #ifdef ANABATIC_CPU_X86
+template struct LinearActivationRows<gemm_int8_avx512_vnni, &avx512::kActivationStage>;
+template struct LinearActivationRows<gemm_int8_avx2, &avx2::kActivationStage>;
 template struct LinearActivationRows<gemm_amx_bf16, &avx512_bf16::kActivationStage>;
 template struct LinearActivationRows<gemm_avx512_bf16, &avx512_bf16::kActivationStage>;
 template struct LinearActivationRows<gemm_avx512, &avx512::kActivationStage>;
 template struct LinearActivationRows<gemm_avx2, &avx2::kActivationStage>;
 #endif
+template struct LinearActivationRows<gemm_int8_portable, &portable::kActivationStage>;
 template struct LinearActivationRows<gemm_portable, &portable::kActivationStage>;
 
 }  // namespace anabatic::kernels::cpu

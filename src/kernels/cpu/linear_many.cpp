@@ -46,9 +46,11 @@ const auto& operand(const List& inputs, const List& outputs, bool is_output, std
 template <Form F>
 Product product_of(const spec::Problem& problem, Int p) {
   const Places at = places<F>(p);
-  return product(operand(problem.inputs, problem.outputs, at.x_is_output, at.x),
-                 operand(problem.inputs, problem.outputs, at.weight_is_output, at.weight),
-                 operand(problem.inputs, problem.outputs, at.y_is_output, at.y));
+  Product result = product(operand(problem.inputs, problem.outputs, at.x_is_output, at.x),
+                           operand(problem.inputs, problem.outputs, at.weight_is_output, at.weight),
+                           operand(problem.inputs, problem.outputs, at.y_is_output, at.y));
+  result.fallback = fallback_of(*problem.attributes);
+  return result;
 }
 
 template <Form F>
@@ -82,6 +84,24 @@ struct TableSize {
   }
 };
 
+// Bytes of the products' operands in int8, each once.
+template <Form F>
+Int int8_operands_bytes(const spec::Problem& problem, Int count) {
+  const Int groups = product_of<F>(problem, 0).groups;
+  const TableSize<F> size(groups, count);
+  Int bytes = Int8OperandCoding::table_bytes(size.gemms, F == Form::kInputGradient ? count : 1);
+  for (Int p = 0; p < count; ++p) {
+    const Product shape = product_of<F>(problem, p);
+    const Gemm gemm = shape_of<F>(shape);
+    // x is in common, of which a packed weight gradient is the transpose.
+    const bool left_is_x = F == Form::kForward || (F == Form::kWeightGradient && shape.is_packed);
+    if (p == 0 || !left_is_x) bytes += int8_operand_bytes(gemm, Side::kLeft, groups);
+    if (F == Form::kWeightGradient && (p == 0 || left_is_x))
+      bytes += int8_operand_bytes(gemm, Side::kRight, groups);
+  }
+  return bytes;
+}
+
 template <Form F>
 Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
   const Int count = num_products<F>(problem.inputs.size(), problem.outputs.size());
@@ -98,10 +118,10 @@ Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
       gemm->further = further.data();
       gemm->num_further = count - 1;
     }
-    most = std::max(most, engine.workspace_bytes(*gemm));
+    most = std::max(most, threads_bytes(engine, *gemm, problem.device->num_threads));
   }
-  return TableSize<F>(product_of<F>(problem, 0).groups, count).bytes() +
-         most * problem.device->num_threads;
+  if (engine.coding != nullptr) most += int8_operands_bytes<F>(problem, count);
+  return TableSize<F>(product_of<F>(problem, 0).groups, count).bytes() + most;
 }
 
 Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
@@ -123,7 +143,8 @@ Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offset
   const TensorView& x = operand(args.inputs, args.outputs, at.x_is_output, at.x);
   const TensorView& weight = operand(args.inputs, args.outputs, at.weight_is_output, at.weight);
   const TensorView& y = operand(args.inputs, args.outputs, at.y_is_output, at.y);
-  const Product shape = product(*x.type, *weight.type, *y.type);
+  Product shape = product(*x.type, *weight.type, *y.type);
+  shape.fallback = fallback_of(*args.attributes);
   const Rows rows = rows_of(offsets, group, shape.rows);
   std::byte* x_rows = x.data + rows.begin * shape.in * size_bytes(shape.x);
   std::byte* y_rows = y.data + rows.begin * shape.out * size_bytes(shape.y);
@@ -190,6 +211,18 @@ void run(const GemmEngine& engine, const Arguments& args) {
   if (F == Form::kWeightGradient) run_list<F>(engine, args, false);
 }
 
+// Whether an int8 product has all of its weights in int8 panels.
+bool all_in_int8(const spec::Problem& problem) {
+  const auto role = spec::find_product(text(problem.op))->role;
+  if (role == spec::ProductRole::kWeightGradient) return true;
+  const bool is_forward = role == spec::ProductRole::kForward;
+  const std::size_t step = is_forward ? 1 : 2,
+                    count = is_forward ? problem.outputs.size() : problem.inputs.size() / 2;
+  for (std::size_t p = 0; p < count; ++p)
+    if (!is_int8_panels(problem.inputs[1 + step * p])) return false;
+  return true;
+}
+
 }  // namespace
 
 template <Engine E>
@@ -199,7 +232,9 @@ Support LinearManyRows<E>::supports(const spec::Problem& problem) {
   if (takes_bf16_alone(E))
     for (const TensorType& type : problem.inputs)
       if (type.dtype == DType::kFloat32) return no("expected bf16 operands");
-  return supports_engine(E, problem);
+  const Support support = supports_engine(engine_of(E), problem);
+  if (!support || engine_of(E)->coding == nullptr) return support;
+  return all_in_int8(problem) ? yes() : no("expected all weights in int8 panels");
 }
 
 template <Engine E>
@@ -225,5 +260,8 @@ template struct LinearManyRows<Engine::kAvx512Bf16>;
 template struct LinearManyRows<Engine::kAvx512>;
 template struct LinearManyRows<Engine::kAvx2>;
 template struct LinearManyRows<Engine::kPortable>;
+template struct LinearManyRows<Engine::kInt8Avx512Vnni>;
+template struct LinearManyRows<Engine::kInt8Avx2>;
+template struct LinearManyRows<Engine::kInt8Portable>;
 
 }  // namespace anabatic::kernels::cpu

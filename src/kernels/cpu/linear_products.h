@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/linear_rows.h"
+#include "spec/product.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -21,7 +22,24 @@ struct Product {
   bool is_packed;                // the weight
   std::int64_t scale_columns;    // of a quantised weight; else 0
   std::int64_t column_step = 1;  // of a weight gradient: from column to column of its result
+  int fallback = kNoFallback;    // of x in an int8 product
 };
+
+// Whether a product of such operands is to be computed in int8: of a weight in int8 panels, or a
+// weight gradient that says when blocks of x fall back.
+inline bool is_int8_product(const spec::Problem& problem) {
+  if (spec::find_product(text(problem.op))->role == spec::ProductRole::kWeightGradient)
+    return problem.attributes->contains("fallback");
+  return std::any_of(problem.inputs.begin(), problem.inputs.end(), is_int8_panels);
+}
+// When blocks of x fall back. Input gradients do not say: blocks of dy never do.
+inline int fallback_of(const spec::Attributes& attributes) {
+  return static_cast<int>(spec::get_int_or(attributes, "fallback", kNoFallback));
+}
+inline Matrix with_fallback(Matrix matrix, int fallback) {
+  matrix.fallback = fallback;
+  return matrix;
+}
 
 inline Matrix right_operand(const Product& p, std::int64_t row_stride, std::int64_t column_stride) {
   Matrix b = matrix(nullptr, p.weight, row_stride, column_stride);
@@ -34,7 +52,7 @@ inline Gemm forward_shape(const Product& p) {
   return {.rows = p.rows,
           .columns = p.out,
           .depth = p.in,
-          .a = matrix(nullptr, p.x, p.in, 1),
+          .a = with_fallback(matrix(nullptr, p.x, p.in, 1), p.fallback),
           .b = right_operand(p, 1, p.in),
           .c_dtype = p.y,
           .c_stride = p.out};
@@ -56,7 +74,7 @@ inline Gemm weight_gradient_shape(const Product& p) {
     return {.rows = p.in,
             .columns = p.out,
             .depth = p.rows,
-            .a = matrix(nullptr, p.x, 1, p.in),
+            .a = with_fallback(matrix(nullptr, p.x, 1, p.in), p.fallback),
             .b = matrix(nullptr, p.y, p.out, 1),
             .c_dtype = p.weight,
             .c_stride = kPanelColumns,
@@ -66,7 +84,7 @@ inline Gemm weight_gradient_shape(const Product& p) {
           .columns = p.in,
           .depth = p.rows,
           .a = matrix(nullptr, p.y, 1, p.out),
-          .b = matrix(nullptr, p.x, p.in, 1),
+          .b = with_fallback(matrix(nullptr, p.x, p.in, 1), p.fallback),
           .c_dtype = p.weight,
           .c_stride = p.in * p.column_step,
           .c_panel_stride = kPanelColumns * p.column_step,
@@ -105,6 +123,20 @@ inline void set_matrix(Matrix& b, const TensorView& weight, std::int64_t group) 
   const std::int64_t first = group * matrix_elements(type);
   if (!type.is_quantized()) {
     b.data = weight.data + first * size_bytes(type.dtype);
+    return;
+  }
+  if (is_int8_panels(type)) {
+    const PanelShape panels = panel_shape(type);
+    const std::int64_t columns = scale_columns(type);
+    const bool is_transposed = type.layout == panels_layout(true);
+    b.data = weight.data + first;
+    b.scales = weight.scales<const std::byte>() +
+               group * ceil_div(type.dim(-2), kInt8Tile) * columns * size_bytes(type.blocks->scale);
+    b.scale_stride = is_transposed ? 1 : columns;
+    b.scale_step = is_transposed ? columns : 1;
+    b.compensations = weight.compensations() + group * panels.num_panels() *
+                                                   ceil_div(panels.depth, kInt8Tile) *
+                                                   kPanelColumns;
     return;
   }
   b.map = type.blocks->map;
@@ -146,7 +178,8 @@ inline void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& inde
 
 // Row-major operands, or packed weights; floats are f32 or bf16.
 Support supports_linear_types(const spec::Problem& problem);
-// Whether the engine was built, and the device can run it.
-Support supports_engine(Engine engine, const spec::Problem& problem);
+// Whether the engine was built, the device can run it, and the product is one of its kind: in int8
+// or not.
+Support supports_engine(const GemmEngine* engine, const spec::Problem& problem);
 
 }  // namespace anabatic::kernels::cpu

@@ -6,12 +6,22 @@
 #include "kernels/cpu/activation_stage.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/head/head_stage.h"
+#include "kernels/cpu/int8/lines.h"
 #include "kernels/kernel.h"
 
 namespace anabatic::kernels::cpu {
 
-// In the order of preference.
-enum class Engine { kAmxBf16, kAvx512Bf16, kAvx512, kAvx2, kPortable };
+// In the order of preference, those of int8 products apart: they take no others.
+enum class Engine {
+  kAmxBf16,
+  kAvx512Bf16,
+  kAvx512,
+  kAvx2,
+  kPortable,
+  kInt8Avx512Vnni,
+  kInt8Avx2,
+  kInt8Portable
+};
 
 // The engine, or null where it was not built.
 inline const GemmEngine* engine_of(Engine engine) {
@@ -26,6 +36,12 @@ inline const GemmEngine* engine_of(Engine engine) {
       return gemm_avx2();
     case Engine::kPortable:
       return gemm_portable();
+    case Engine::kInt8Avx512Vnni:
+      return gemm_int8_avx512_vnni();
+    case Engine::kInt8Avx2:
+      return gemm_int8_avx2();
+    case Engine::kInt8Portable:
+      return gemm_int8_portable();
   }
   return nullptr;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/rounding.h"
+#include "kernels/cpu/int8/coding.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_rows.h"
 
@@ -214,10 +215,78 @@ void unpack(const Arguments& args) {
   });
 }
 
+// To panels of int8 products, from rows. One task makes a row of tiles of a matrix.
+void pack_in_int8(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  const bool transposed = y.type->layout == panels_layout(true);
+  const PanelShape shape = panel_shape(*y.type);
+  const std::int64_t rows = y.type->dim(-2), columns = y.type->dim(-1),
+                     matrices = y.type->ndim() == 3 ? y.type->dim(0) : 1,
+                     tile_rows = ceil_div(rows, kInt8Tile),
+                     tiles = tile_rows * scale_columns(*y.type),
+                     sums = shape.num_panels() * int8_blocks(shape.depth) * kPanelColumns;
+  args.launch.team->for_tasks(matrices * tile_rows, [&](std::int64_t task) {
+    const std::int64_t matrix = task / tile_rows, tile_row = task % tile_rows;
+    const Int8Source w{.data = x.data + matrix * rows * columns * size_bytes(x.type->dtype),
+                       .dtype = x.type->dtype,
+                       .rows = rows,
+                       .columns = columns,
+                       .stride = columns};
+    Int8Lines lines;
+    lines.codes = y.as<std::int8_t>() + matrix * shape.num_elements();
+    lines.scales = y.scales<BFloat16>() + matrix * tiles;
+    lines.compensation = y.compensations() + matrix * sums;
+    int8_coding().weights(w, tile_row, tile_row + 1, transposed ? nullptr : &lines,
+                          transposed ? &lines : nullptr);
+  });
+}
+
+using Block4x4 = std::int8_t __attribute__((vector_size(16)));
+
+// The second packing of int8 products from the first one. Sixteen bytes are four rows of four
+// columns in either, so one shuffle turns them. One task makes a panel.
+void turn_int8_panels(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  const PanelShape from = panel_shape(*x.type), to = panel_shape(*y.type);
+  const std::int64_t blocks = int8_blocks(to.depth),
+                     matrices = y.type->ndim() == 3 ? y.type->dim(0) : 1;
+  std::memcpy(y.data + scales_offset(*y.type), x.data + scales_offset(*x.type),
+              static_cast<std::size_t>(scales_type(*x.type).num_bytes()));
+  args.launch.team->for_tasks(matrices * to.num_panels(), [&](std::int64_t task) {
+    constexpr std::int64_t kGroups = kPanelColumns / kInt8Unit;
+    const std::int64_t first_unit = task % to.num_panels() * kGroups;
+    const std::int8_t* source =
+        x.as<const std::int8_t>() + task / to.num_panels() * from.num_elements();
+    std::int8_t* target = y.as<std::int8_t>() + task * to.panel_elements();
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      std::int32_t sums[kPanelColumns] = {};
+      const std::int64_t end = std::min(to.depth, (block + 1) * kInt8Tile);
+      for (std::int64_t n = block * kInt8Tile; n < end; n += kInt8Unit)
+        for (std::int64_t group = 0; group < kGroups; ++group, target += sizeof(Block4x4)) {
+          Block4x4 rows{};
+          if (first_unit + group < from.units())
+            std::memcpy(&rows,
+                        source + n / kPanelColumns * from.panel_elements() +
+                            ((first_unit + group) * kPanelColumns + n % kPanelColumns) * kInt8Unit,
+                        sizeof rows);
+          const Block4x4 turned = __builtin_shufflevector(rows, rows, 0, 4, 8, 12, 1, 5, 9, 13, 2,
+                                                          6, 10, 14, 3, 7, 11, 15);
+          std::memcpy(target, &turned, sizeof turned);
+          for (std::int64_t i = 0; i < 16; ++i)
+            sums[group * kInt8Unit + i / kInt8Unit] += turned[static_cast<int>(i)];
+        }
+      std::int32_t* compensation = y.compensations() + (task * blocks + block) * kPanelColumns;
+      for (std::int64_t i = 0; i < kPanelColumns; ++i) compensation[i] = -128 * sums[i];
+    }
+  });
+}
+
 }  // namespace
 
 void pack(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
+  if (is_int8_panels(*args.outputs[0].type))
+    return args.inputs[0].type->is_quantized() ? turn_int8_panels(args) : pack_in_int8(args);
   const bool streams = args.outputs[0].type->num_elements() >= kStreamedElements;
   if (args.inputs[0].type->layout != kRowMajor) {
     const bool to_rows = args.outputs[0].type->layout == kRowMajor;

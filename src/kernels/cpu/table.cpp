@@ -52,9 +52,11 @@ Support supports_panels(const spec::Problem& problem) {
       return support;
   return yes();
 }
-// Packs a row-major matrix, or f32 panels, or bf16 panels to bf16.
+// Packs a row-major matrix, or f32 panels, or bf16 panels to bf16. To panels of int8 products what
+// the op takes.
 Support supports_packing(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
+  if (is_int8_panels(problem.outputs[0])) return yes();
   if (x.layout != kRowMajor && x.layout != panels_layout(false))
     return no(fmt::format("expected rows or panels, got {}", to_string(x)));
   if (x.layout != kRowMajor && x.dtype == DType::kBFloat16 && problem.outputs[0].dtype != x.dtype)
@@ -118,8 +120,9 @@ using Run = decltype(Kernel::run)::Plain;
 
 // Rows of an op, best first; those without `op` are not built. A kernel's name is its variant: the
 // full name is "cpu:", op, form and variant.
+constexpr std::size_t kMostRows = 8;
 struct OpRows {
-  std::array<Kernel, 5> kernels;
+  std::array<Kernel, kMostRows> kernels;
   std::string_view form = "";
 };
 
@@ -181,6 +184,9 @@ consteval Parts parts(Engine engine) {
       {cpu::gemm_avx2, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, cpu::avx2::pack},
       {cpu::gemm_portable, &cpu::portable::kActivationStage, &cpu::portable::kHeadStage,
        cpu::portable::pack},
+      {cpu::gemm_int8_avx512_vnni, &cpu::avx512::kActivationStage, nullptr, nullptr},
+      {cpu::gemm_int8_avx2, &cpu::avx2::kActivationStage, nullptr, nullptr},
+      {cpu::gemm_int8_portable, &cpu::portable::kActivationStage, nullptr, nullptr},
   };
   return in_order[static_cast<std::size_t>(engine)];
 }
@@ -199,30 +205,48 @@ constexpr auto kWeightGradientSquares = [](auto rows) -> Run {
 constexpr auto kGradient = [](auto rows) -> Run { return rows.gradient; };
 constexpr auto kRun = [](auto rows) -> Run { return rows.run; };
 
-// A row for each engine E, of the functions of Rows<E>. It refuses where E is not built.
+// A row for engine E, of the functions of Rows<E>. It refuses where E is not built.
+template <Engine E, template <Engine> class Rows, class RunOf>
+constexpr Kernel engine_row(std::string_view variant, std::string_view op, RunOf run_of,
+                            Prepare prepare) {
+  const Rows<E> rows;
+  Kernel kernel{variant, op, rows.supports, rows.workspace_bytes, prepare, run_of(rows)};
+  if constexpr (requires { rows.slicing_bytes; }) kernel.slicing_bytes = rows.slicing_bytes;
+  return kernel;
+}
+
+// A row for each engine but those of int8 products.
+template <template <Engine> class Rows, class RunOf>
+constexpr OpRows float_engines(std::string_view op, RunOf run_of, Prepare prepare) {
+  return {{engine_row<Engine::kAmxBf16, Rows>("_amx_bf16", op, run_of, prepare),
+           engine_row<Engine::kAvx512Bf16, Rows>("_avx512_bf16", op, run_of, prepare),
+           engine_row<Engine::kAvx512, Rows>("_avx512", op, run_of, prepare),
+           engine_row<Engine::kAvx2, Rows>("_avx2", op, run_of, prepare),
+           engine_row<Engine::kPortable, Rows>("_portable", op, run_of, prepare)}};
+}
+// A row for each engine.
 template <template <Engine> class Rows, class RunOf>
 constexpr OpRows engines(std::string_view op, RunOf run_of, Prepare prepare = cpu::prepare_stream) {
-  const auto row = [=](std::string_view variant, auto rows) {
-    Kernel kernel{variant, op, rows.supports, rows.workspace_bytes, prepare, run_of(rows)};
-    if constexpr (requires { rows.slicing_bytes; }) kernel.slicing_bytes = rows.slicing_bytes;
-    return kernel;
-  };
-  return {{row("_amx_bf16", Rows<Engine::kAmxBf16>()),
-           row("_avx512_bf16", Rows<Engine::kAvx512Bf16>()),
-           row("_avx512", Rows<Engine::kAvx512>()), row("_avx2", Rows<Engine::kAvx2>()),
-           row("_portable", Rows<Engine::kPortable>())}};
+  OpRows rows = float_engines<Rows>(op, run_of, prepare);
+  rows.kernels[5] =
+      engine_row<Engine::kInt8Avx512Vnni, Rows>("_int8_avx512_vnni", op, run_of, prepare);
+  rows.kernels[6] = engine_row<Engine::kInt8Avx2, Rows>("_int8_avx2", op, run_of, prepare);
+  rows.kernels[7] = engine_row<Engine::kInt8Portable, Rows>("_int8_portable", op, run_of, prepare);
+  return rows;
 }
-// For rows that use more than the engine. Elsewhere than on x86 only the last one is built.
+// For rows that use more than the engine. Elsewhere than on x86 only portable ones are built.
 constexpr OpRows built(OpRows rows) {
-  for (std::size_t i = 0; i + 1 < rows.kernels.size(); ++i)
-    rows.kernels[i] = on_x86(rows.kernels[i]);
+  for (Kernel& kernel : rows.kernels)
+    if (!kernel.name.ends_with("_portable")) kernel = on_x86(kernel);
   return rows;
 }
 template <class RunOf>
 constexpr OpRows activation(std::string_view op, RunOf run_of) {
   return built(engines<ActivationRows>(op, run_of, nullptr));
 }
-constexpr OpRows head(std::string_view op) { return built(engines<HeadRows>(op, kRun, nullptr)); }
+constexpr OpRows head(std::string_view op) {
+  return built(float_engines<HeadRows>(op, kRun, nullptr));
+}
 
 // Rows for calls that are cut into slices: see packing_rows.h.
 template <template <Engine> class Rows, class RunOf>
@@ -232,7 +256,8 @@ struct Slices {
 };
 template <template <Engine> class Rows, class RunOf>
 constexpr OpRows slices(std::string_view op, RunOf) {
-  OpRows rows = built(engines<Slices<Rows, RunOf>::template Of>(op, kRun));
+  OpRows rows =
+      built(float_engines<Slices<Rows, RunOf>::template Of>(op, kRun, cpu::prepare_stream));
   rows.form = "_slices";
   return rows;
 }
@@ -343,7 +368,7 @@ constexpr OpRows kOps[] = {
 };
 
 struct Table {
-  static constexpr std::size_t kMost = 5 * std::size(kOps);
+  static constexpr std::size_t kMost = kMostRows * std::size(kOps);
   std::array<Kernel, kMost> rows{};
   std::array<std::array<char, 80>, kMost> names{};
   std::size_t size = 0;

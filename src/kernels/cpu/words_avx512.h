@@ -12,8 +12,7 @@ namespace anabatic::kernels::cpu {
 namespace {
 
 // Sixteen sums to bf16, as kernels::cpu::narrow has it.
-inline void narrow_words(std::uint16_t* to, const float* from) {
-  const __m512 x = _mm512_loadu_ps(from);
+inline void narrow_words(std::uint16_t* to, __m512 x) {
   const __m512i bits = _mm512_castps_si512(x), half = _mm512_srli_epi32(bits, 16);
   const __m512i to_even =
       _mm512_add_epi32(_mm512_and_si512(half, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7FFF));
@@ -22,6 +21,9 @@ inline void narrow_words(std::uint16_t* to, const float* from) {
   const __m512i words =
       _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words));
+}
+inline void narrow_words(std::uint16_t* to, const float* from) {
+  narrow_words(to, _mm512_loadu_ps(from));
 }
 
 // Sixteen words past the caches; both 64-byte aligned.

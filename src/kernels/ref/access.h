@@ -124,6 +124,13 @@ inline void put(const Arguments& args, std::size_t output, std::int64_t i, doubl
   store(view, i, adds(args, output) ? load(view, i) + value : value);
 }
 
+// Row `row` of a matrix, whole.
+inline void store_row(const TensorView& view, std::int64_t row, const std::vector<double>& values) {
+  const auto width = static_cast<std::int64_t>(values.size());
+  for (std::int64_t n = 0; n < width; ++n)
+    store(view, row * width + n, values[static_cast<std::size_t>(n)]);
+}
+
 inline std::int64_t rows(const TensorView& view) { return view.type->dim(0); }
 inline std::int64_t columns(const TensorView& view) { return view.type->dim(-1); }
 inline std::int64_t size(const TensorView& view) { return view.type->num_elements(); }
@@ -133,6 +140,8 @@ void normalise(const TensorView& x, const TensorView& weight, double epsilon, co
 
 // Quantises the elements x of row `row` of y. In quantize.cpp.
 void quantize_row(const double* x, std::int64_t row, const TensorView& y);
+// `pack` to panels of int8 products, whose bytes are 0 before. Likewise.
+void pack_in_int8(const Arguments& args);
 
 // log Σ exp of `count` elements from `begin`; -inf for none.
 double log_sum_exp(const TensorView& view, std::int64_t begin, std::int64_t count);

@@ -105,6 +105,7 @@ void cast(const Arguments& args) {
 void pack(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   std::memset(y.data, 0, static_cast<std::size_t>(y.type->num_bytes()));
+  if (is_int8_panels(*y.type)) return pack_in_int8(args);
   const std::int64_t first_row = spec::get_int_or(*args.attributes, "first_row", 0),
                      first_column = spec::get_int_or(*args.attributes, "first_column", 0),
                      step = spec::get_int_or(*args.attributes, "column_step", 0);

@@ -17,6 +17,9 @@ struct CodedLines {
   std::int64_t blocks() const { return (depth + 127) / 128; }
 };
 
+// No block of 128 falls back.
+inline constexpr int kWithoutFallback = 128;
+
 // x [lines, depth], a scale for each block of a line. A block of n int8 values falls back to second
 // values if n · max|code| > fallback · Σ|code|.
 CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/ref/access.h"
+#include "kernels/ref/product_rows.h"
 #include "kernels/ref/rows.h"
 #include "spec/product_bias.h"
 
@@ -18,30 +18,16 @@ std::int64_t source_row(const Arguments& args, std::int64_t row) {
 
 // Rows [begin, end) of x times the transpose of the [out, in] matrix `group` of the weight, plus
 // that row of the bias, if there is one.
-void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t group,
-              const TensorView* bias) {
-  const TensorView &x = args.inputs[0], &weight = args.inputs[1];
-  const std::int64_t in = columns(weight), out = columns(args.outputs[0]), base = group * out * in;
+void multiply(const Arguments& args, ProductRows& products, std::int64_t begin, std::int64_t end,
+              std::int64_t group, const TensorView* bias) {
   for (std::int64_t t = begin; t < end; ++t)
-    for (std::int64_t n = 0; n < out; ++n) {
-      double sum = bias != nullptr ? load(*bias, group * out + n) : 0;
-      for (std::int64_t k = 0; k < in; ++k)
-        sum += load(x, source_row(args, t) * in + k) * load_weight(weight, base + n * in + k);
-      store(args.outputs[0], t * out + n, sum);
-    }
+    store_row(args.outputs[0], t, products.times(args.inputs[0], source_row(args, t), group, bias));
 }
 
-void multiply_transposed(const Arguments& args, std::int64_t begin, std::int64_t end,
-                         std::int64_t base) {
-  const TensorView &dy = args.inputs[0], &weight = args.inputs[1];
-  const std::int64_t in = columns(weight), out = columns(dy);
+void multiply_transposed(const Arguments& args, ProductRows& products, std::int64_t begin,
+                         std::int64_t end, std::int64_t group) {
   for (std::int64_t t = begin; t < end; ++t)
-    for (std::int64_t k = 0; k < in; ++k) {
-      double sum = 0;
-      for (std::int64_t n = 0; n < out; ++n)
-        sum += load(dy, t * out + n) * load_weight(weight, base + n * in + k);
-      store(args.outputs[0], t * in + k, sum);
-    }
+    store_row(args.outputs[0], t, products.times(args.inputs[0], t, group));
 }
 
 void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
@@ -55,12 +41,15 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
   const auto row_of_dy = [&](std::int64_t t) {
     return is_gathered && !gathers_x ? source_row(args, t) : t;
   };
+  const auto place = [&](std::int64_t n, std::int64_t k) { return base + n * width + k * step; };
+  if (fallback_of(args))
+    return int8_weight_gradient(args, 0, x, dy, begin, end, row_of_x, row_of_dy, place);
   for (std::int64_t n = 0; n < out; ++n)
     for (std::int64_t k = 0; k < in; ++k) {
       double sum = 0;
       for (std::int64_t t = begin; t < end; ++t)
         sum += load(x, row_of_x(t) * in + k) * load(dy, row_of_dy(t) * out + n);
-      put(args, 0, base + n * width + k * step, sum);
+      put(args, 0, place(n, k), sum);
     }
 }
 
@@ -96,11 +85,13 @@ void for_experts(const TensorView& offsets, std::int64_t num_rows, Body&& body) 
 
 void linear(const Arguments& args) {
   const TensorView* bias = args.inputs.size() > 2 ? &args.inputs[2] : nullptr;
-  multiply(args, 0, rows(args.inputs[0]), 0, bias);
+  ProductRows products(args, args.inputs[1], false);
+  multiply(args, products, 0, rows(args.inputs[0]), 0, bias);
 }
 
 void linear_input_gradient(const Arguments& args) {
-  multiply_transposed(args, 0, rows(args.inputs[0]), 0);
+  ProductRows products(args, args.inputs[1], true);
+  multiply_transposed(args, products, 0, rows(args.inputs[0]), 0);
 }
 
 void linear_weight_gradient(const Arguments& args) {
@@ -110,18 +101,18 @@ void linear_weight_gradient(const Arguments& args) {
 
 void grouped_linear(const Arguments& args) {
   const auto biases = spec::biases_of(args.inputs, *args.attributes);
+  ProductRows products(args, args.inputs[1], false);
   for_experts(args.inputs[2], rows(args.outputs[0]),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
-                multiply(args, begin, end, e, biases.empty() ? nullptr : &biases[0]);
+                multiply(args, products, begin, end, e, biases.empty() ? nullptr : &biases[0]);
               });
 }
 
 void grouped_linear_input_gradient(const Arguments& args) {
-  const TensorView& weight = args.inputs[1];
-  const std::int64_t matrix = weight.type->dim(1) * weight.type->dim(2);
+  ProductRows products(args, args.inputs[1], true);
   for_experts(args.inputs[2], rows(args.inputs[0]),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
-                multiply_transposed(args, begin, end, e * matrix);
+                multiply_transposed(args, products, begin, end, e);
               });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/ref/access.h"
+#include "kernels/ref/product_rows.h"
 #include "kernels/ref/rows.h"
 #include "spec/product_bias.h"
 
@@ -35,7 +35,7 @@ void forward(const Arguments& args) {
   const spec::ActivationInputs at{num_operands(activation)};
   const auto count = static_cast<std::size_t>(at.num_weights);
   const TensorView &x = args.inputs[0], &h = args.outputs[0];
-  const std::int64_t in = columns(x), out = columns(h);
+  const std::int64_t out = columns(h);
   const auto inputs = spec::without_biases(args.inputs, *args.attributes);
   const auto biases = spec::biases_of(args.inputs, *args.attributes);
   const TensorView* offsets =
@@ -44,28 +44,25 @@ void forward(const Arguments& args) {
   const TensorView* weights = input_or_null(inputs, at.row_weights());
   const std::int64_t top_k = spec::get_int_or(*args.attributes, "top_k", 0);
   const bool keeps_int8 = args.outputs.size() > 1 && args.outputs[1].type->is_quantized();
-  auto* kept = reinterpret_cast<double*>(args.workspace);  // of one row, where they are quantised
+  std::vector<ProductRows> of_weights;
+  for (std::size_t i = 0; i < count; ++i) of_weights.emplace_back(args, args.inputs[1 + i], false);
   for_rows(rows(h), offsets, [&](std::int64_t t, std::int64_t group) {
     const std::int64_t row = top_k > 0 ? load_index(*row_map, t) / top_k : t;
     const double factor = weights != nullptr ? load(*weights, load_index(*row_map, t)) : 1.0;
-    for (std::int64_t n = 0; n < out; ++n) {
-      double products[2] = {0, 1};
-      for (std::size_t i = 0; i < count; ++i) {
-        double sum = biases.empty() ? 0 : load(biases[i], group * out + n);
-        for (std::int64_t k = 0; k < in; ++k)
-          sum +=
-              load(x, row * in + k) * load_weight(args.inputs[1 + i], (group * out + n) * in + k);
-        products[i] = round_to(x.type->dtype, sum);
-        if (keeps_int8)
-          kept[static_cast<std::int64_t>(i) * out + n] = products[i];
-        else if (args.outputs.size() > 1)
-          store(args.outputs[1 + i], t * out + n, products[i]);
-      }
-      store(h, t * out + n, factor * evaluate(activation, products[0], products[1]).value);
+    std::vector<double> products[2];
+    for (std::size_t i = 0; i < count; ++i) {
+      products[i] = of_weights[i].times(x, row, group, biases.empty() ? nullptr : &biases[i]);
+      for (double& value : products[i]) value = round_to(x.type->dtype, value);
+      if (keeps_int8)
+        quantize_row(products[i].data(), t, args.outputs[1 + i]);
+      else if (args.outputs.size() > 1)
+        store_row(args.outputs[1 + i], t, products[i]);
     }
-    if (!keeps_int8) return;
-    for (std::size_t i = 0; i < count; ++i)
-      quantize_row(kept + static_cast<std::int64_t>(i) * out, t, args.outputs[1 + i]);
+    for (std::size_t n = 0; n < static_cast<std::size_t>(out); ++n) {
+      const double up = count > 1 ? products[1][n] : 1;
+      store(h, t * out + static_cast<std::int64_t>(n),
+            factor * evaluate(activation, products[0][n], up).value);
+    }
   });
 }
 
@@ -83,18 +80,17 @@ void backward(const Arguments& args) {
                    *weights = input_or_null(args.inputs, at.row_weights());
   const TensorView* h =
       args.attributes->contains("with_activation") ? &args.outputs.back() : nullptr;
-  const std::int64_t in = columns(dy), out = columns(gate);
+  const std::int64_t out = columns(gate);
+  ProductRows products(args, weight, true);
   for_rows(rows(gate), at.is_grouped ? &args.inputs[2] : nullptr,
            [&](std::int64_t t, std::int64_t group) {
              const std::int64_t slot = weights != nullptr ? load_index(*row_map, t) : t;
              const std::int64_t row = weights != nullptr ? slot / columns(*weights) : t;
              const double factor = weights != nullptr ? load(*weights, slot) : 1.0;
              double dweight = 0;
+             const std::vector<double> dhs = products.times(dy, row, group);
              for (std::int64_t f = 0; f < out; ++f) {
-               double dh = 0;
-               for (std::int64_t n = 0; n < in; ++n)
-                 dh += load(dy, row * in + n) * load_weight(weight, (group * in + n) * out + f);
-               dh = round_to(dy.type->dtype, dh);
+               const double dh = round_to(dy.type->dtype, dhs[static_cast<std::size_t>(f)]);
                const DType dtype = dy.type->dtype;
                const spec::ActivationPoint a =
                    evaluate(activation, load_as(dtype, gate, t * out + f),
@@ -110,11 +106,6 @@ void backward(const Arguments& args) {
 }
 
 }  // namespace
-
-std::int64_t activation_with_codes_workspace_bytes(const spec::Problem& problem) {
-  return spec::activation_inputs(*problem.attributes).num_weights * problem.outputs[0].dim(1) *
-         std::int64_t{sizeof(double)};
-}
 
 void grouped_linear_activation(const Arguments& args) { forward(args); }
 void grouped_linear_activation_gradient(const Arguments& args) { backward(args); }

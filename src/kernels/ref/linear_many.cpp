@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/ref/access.h"
+#include "kernels/ref/product_rows.h"
 #include "kernels/ref/rows.h"
 
 namespace anabatic::kernels::ref {
@@ -7,35 +7,25 @@ namespace {
 
 // y_p = x · weight_p' for every p.
 void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t group) {
-  const TensorView& x = args.inputs[0];
   for (std::size_t p = 0; p < args.outputs.size(); ++p) {
-    const TensorView& weight = args.inputs[1 + p];
-    const std::int64_t in = columns(x), out = columns(args.outputs[p]), base = group * out * in;
+    ProductRows products(args, args.inputs[1 + p], false);
     for (std::int64_t t = begin; t < end; ++t)
-      for (std::int64_t n = 0; n < out; ++n) {
-        double sum = 0;
-        for (std::int64_t k = 0; k < in; ++k)
-          sum += load(x, t * in + k) * load_weight(weight, base + n * in + k);
-        store(args.outputs[p], t * out + n, sum);
-      }
+      store_row(args.outputs[p], t, products.times(args.inputs[0], t, group));
   }
 }
 
-// dx = sum over p of dy_p · weight_p.
+// dx = sum over p of dy_p · weight_p, in this order.
 void multiply_transposed(const Arguments& args, std::int64_t begin, std::int64_t end,
                          std::int64_t group) {
-  const std::int64_t in = columns(args.outputs[0]);
-  for (std::int64_t t = begin; t < end; ++t)
-    for (std::int64_t k = 0; k < in; ++k) {
-      double sum = 0;
-      for (std::size_t p = 0; p < args.inputs.size() / 2; ++p) {
-        const TensorView &dy = args.inputs[2 * p], &weight = args.inputs[2 * p + 1];
-        const std::int64_t out = columns(dy), base = group * out * in;
-        for (std::int64_t n = 0; n < out; ++n)
-          sum += load(dy, t * out + n) * load_weight(weight, base + n * in + k);
-      }
-      store(args.outputs[0], t * in + k, sum);
-    }
+  std::vector<ProductRows> products;
+  for (std::size_t p = 0; p < args.inputs.size() / 2; ++p)
+    products.emplace_back(args, args.inputs[2 * p + 1], true);
+  for (std::int64_t t = begin; t < end; ++t) {
+    std::vector<double> sums(static_cast<std::size_t>(columns(args.outputs[0])), 0);
+    for (std::size_t p = 0; p < products.size(); ++p)
+      products[p].add(args.inputs[2 * p], t, group, sums);
+    store_row(args.outputs[0], t, sums);
+  }
 }
 
 // dw_p = dy_p' · x for every p.
@@ -46,6 +36,12 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
     if (begin == end && adds(args, p)) continue;
     const TensorView& dy = args.inputs[1 + p];
     const std::int64_t in = columns(x), out = columns(dy), base = group * out * in;
+    if (fallback_of(args)) {
+      const auto row_of = [](std::int64_t t) { return t; };
+      int8_weight_gradient(args, p, x, dy, begin, end, row_of, row_of,
+                           [&](std::int64_t n, std::int64_t k) { return base + n * in + k; });
+      continue;
+    }
     for (std::int64_t n = 0; n < out; ++n)
       for (std::int64_t k = 0; k < in; ++k) {
         double sum = 0;

@@ -68,7 +68,6 @@ void linear_activation(const Arguments& args);
 void linear_activation_gradient(const Arguments& args);
 void linear_activation_with_codes(const Arguments& args);
 void linear_activation_with_products(const Arguments& args);
-std::int64_t activation_with_codes_workspace_bytes(const spec::Problem& problem);
 
 // preference_loss.cpp
 void preference_loss(const Arguments& args);

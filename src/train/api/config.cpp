@@ -39,7 +39,7 @@ void add(Settings& all, const Config::Train& train) {
   all["train.micro_batch_size"] = values(train.micro_batch_size);
   all["train.gradient_accumulation_steps"] = values(train.gradient_accumulation_steps);
   all["train.gradient_leaves"] = values(train.gradient_leaves, "auto");
-  all["train.precision"] = values(train.precision, {"auto", "bf16", "fp32"});
+  all["train.precision"] = values(train.precision, {"auto", "bf16", "fp32", "int8"});
   all["train.seed"] = values(train.seed);
   all["train.output"] = values(train.output);
   all["train.resume"] = values(train.resume, {"auto", "never"});
@@ -56,6 +56,11 @@ void add(Settings& all, const Config::Train& train) {
   all["train.router_z_loss_coef"] = values(train.router_z_loss_coef);
   all["train.router_bias_update_rate"] = values(train.router_bias_update_rate, "auto");
   all["train.mtp_loss_coef"] = values(train.mtp_loss_coef, "auto");
+}
+
+void add(Settings& all, const Config::Precision& precision) {
+  all["precision.int8_fallback"] = values(precision.int8_fallback, "off");
+  all["precision.keep"] = values(precision.keep);
 }
 
 void add(Settings& all, const Config::Optimizer& optimizer) {
@@ -181,6 +186,7 @@ Settings all_settings(const Config& config) {
   add(all, config.model);
   add(all, config.data);
   add(all, config.train);
+  add(all, config.precision);
   add(all, config.optimizer);
   add(all, config.memory);
   add(all, config.parallel);

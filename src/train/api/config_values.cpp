@@ -20,6 +20,12 @@ Texts values(const std::vector<double>& value) {
   return texts;
 }
 
+Texts values(const std::map<std::string, std::string>& value) {
+  Texts texts;
+  for (const auto& [name, text] : value) texts.push_back(fmt::format("{}={}", name, text));
+  return texts;
+}
+
 Texts word_at(std::size_t place, Words words) {
   return {place < words.size() ? words.begin()[place] : std::to_string(place)};
 }

@@ -20,6 +20,7 @@ Texts values(bool value);
 Texts values(const std::string& value);
 Texts values(const std::vector<std::string>& value);
 Texts values(const std::vector<double>& value);
+Texts values(const std::map<std::string, std::string>& value);
 
 template <class T>
 Texts values(const std::optional<T>& value, const char* word_of_nothing) {

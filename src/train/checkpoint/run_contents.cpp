@@ -286,14 +286,18 @@ ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
     const std::string before = key.show(saved), after = key.show(now);
     if (before == after) continue;
     if (key.name == "data.packing" && packing_of(saved) == packing_of(now)) continue;
+    // Files hold the same states in either precision.
+    const bool is_other_product =
+        key.name.starts_with("precision.") ||
+        (key.name == "train.precision" && uses_bf16(saved) && uses_bf16(now));
     if (factors.contains(key.name) && has_its_steps) {
       change.remarks.push_back(
           fmt::format("{} is {} from here on; the checkpoint has {}, with as many samples a step",
                       key.name, after, before));
-    } else if (binding_keys().contains(key.name)) {
+    } else if (!is_other_product && binding_keys().contains(key.name)) {
       change.maths +=
           fmt::format("\n  {}: the checkpoint has {}, this run {}", key.name, before, after);
-    } else if (is_remarkable(key.name)) {
+    } else if (is_other_product || is_remarkable(key.name)) {
       change.remarks.push_back(
           fmt::format("{} is {} from here on; the checkpoint has {}", key.name, after, before));
     }

@@ -19,6 +19,7 @@ constexpr double kMostPerSecond = 1e18;  // operations or bytes
 OrderedJson prices_of(const Machine& machine) {
   return {{"fp32_flops_per_second", machine.device.fp32_flops_per_second},
           {"bf16_flops_per_second", machine.device.bf16_flops_per_second},
+          {"int8_ops_per_second", machine.device.int8_ops_per_second},
           {"copy_bytes_per_second", machine.device.copy_bytes_per_second},
           {"efficiency", to_json(machine.efficiency)}};
 }
@@ -64,6 +65,7 @@ Machine read_machine(const std::string& text, std::int32_t rank) {
   const auto bytes = [&](const char* name) { return top.at(name).as_integer(0); };
   Machine machine{.device = {.fp32_flops_per_second = per_second("fp32_flops_per_second"),
                              .bf16_flops_per_second = per_second("bf16_flops_per_second"),
+                             .int8_ops_per_second = per_second("int8_ops_per_second"),
                              .copy_bytes_per_second = per_second("copy_bytes_per_second")},
                   .efficiency = read_efficiency(prices.at("efficiency")),
                   .limits = {.process_bytes = bytes("process_bytes"),

@@ -90,8 +90,17 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "rank") {
     options.rank = std::stoi(value);
   } else if (key == "precision") {
-    ANABATIC_REQUIRE(value == "fp32" || value == "bf16", "expected fp32 or bf16, got '{}'", value);
-    options.precision = value == "bf16" ? spec::Precision::kBf16 : spec::Precision::kFp32;
+    ANABATIC_REQUIRE(value == "fp32" || value == "bf16" || value == "int8",
+                     "expected fp32, bf16 or int8, got '{}'", value);
+    using enum spec::Precision;
+    options.precision = value == "int8" ? kInt8 : value == "bf16" ? kBf16 : kFp32;
+  } else if (key == "fallback") {
+    options.products.fallback = std::stoll(value);
+  } else if (key == "keep") {  // UNIT:PRECISION
+    const std::size_t colon = value.find(':');
+    ANABATIC_REQUIRE(colon != std::string::npos, "expected UNIT:PRECISION, got '{}'", value);
+    options.products.keep[value.substr(0, colon)] =
+        value.substr(colon + 1) == "fp32" ? spec::Precision::kFp32 : spec::Precision::kBf16;
   } else {
     throw InvalidArgument(fmt::format("unknown option '{}'", key));
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/int8/products.h"
+#include "kernels/cpu/int8/lines.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 
-#include "kernels/cpu/int8/area.h"
+#include "kernels/cpu/int8/block.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -13,6 +13,7 @@ namespace {
 // column lies in two neighbouring lanes, four columns a register.
 struct Int8Avx2 {
   static constexpr Int kRows = 2, kPanels = 1;
+  static constexpr bool kRounds = false;
 
   static inline __attribute__((always_inline)) __m256i widened(const std::int8_t* from) {
     return _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
@@ -23,9 +24,12 @@ struct Int8Avx2 {
     __builtin_memcpy(&word, from, sizeof word);
     return _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(word)));
   }
-  static inline __attribute__((always_inline)) __m256 widened(const BFloat16* from) {
+  // Scales of eight columns of block k, from column n of the panel on.
+  static inline __attribute__((always_inline)) __m256 b_scales(const Int8Tile& in, Int k, Int n) {
+    const BFloat16* from = in.b_scales[0] + k * in.b_scale_block;
+    if (in.b_has_tiles) return _mm256_set1_ps(widen(from->bits));
     return _mm256_castsi256_ps(_mm256_slli_epi32(
-        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))), 16));
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + n))), 16));
   }
 
   // The exact sums of block k, as floats: 8 columns a register.
@@ -82,8 +86,7 @@ struct Int8Avx2 {
       for (int i = 0; i < R; ++i) {
         const __m256 scale =
             _mm256_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
-        for (int v = 0; v < 2; ++v)
-          scales[i][v] = _mm256_mul_ps(scale, widened(in.b_scales + k * kInt8Panel + 8 * v));
+        for (int v = 0; v < 2; ++v) scales[i][v] = _mm256_mul_ps(scale, b_scales(in, k, 8 * v));
       }
       block_sums<R>(in, k, in.a, in.b, values);
       for (int i = 0; i < R; ++i)
@@ -91,9 +94,7 @@ struct Int8Avx2 {
           chain[i][v] = _mm256_fmadd_ps(values[i][v], scales[i][v], chain[i][v]);
       unsigned columns[R] = {}, any = 0;  // that fall back, a bit each
       for (int i = 0; i < R; ++i) {
-        if (in.a_second != nullptr && in.a_falls_back[i * in.a_scale_row + k] != 0)
-          columns[i] = 0xFFFFu;
-        if (in.b_second != nullptr) columns[i] = in.b_falls_back[k];
+        columns[i] = falling_columns(in, k, i, 0);
         any |= columns[i];
       }
       if (any == 0) continue;
@@ -110,7 +111,7 @@ struct Int8Avx2 {
     }
     for (int i = 0; i < R; ++i)
       for (int v = 0; v < 2; ++v) {
-        float* to = in.to + i * in.to_stride + 8 * v;
+        float* to = in.to + i * in.stride + 8 * v;
         if (in.streams)
           _mm256_stream_ps(to, chain[i][v]);
         else
@@ -122,21 +123,24 @@ struct Int8Avx2 {
   static void narrow(std::uint16_t* to, const float* from) {
     for (Int n = 0; n < kInt8Panel; ++n) to[n] = cpu::narrow(from[n]);
   }
+  static void stream(float* to, const float* from) {
+    for (Int n = 0; n < kInt8Panel; n += 8) _mm256_stream_ps(to + n, _mm256_load_ps(from + n));
+  }
   static void end_stream() { _mm_sfence(); }
 };
 
-constexpr Int8Engine kInt8Engine{.isa = "avx2", .compute = &Int8Compute<Int8Avx2>::compute};
+constexpr GemmEngine kInt8Engine = int8_engine<Int8Avx2>("avx2", &avx2::int8_coding);
 
 }  // namespace
 
-const Int8Engine* int8_avx2() { return &kInt8Engine; }
+const GemmEngine* gemm_int8_avx2() { return &kInt8Engine; }
 
 }  // namespace anabatic::kernels::cpu
 
 #else
 
 namespace anabatic::kernels::cpu {
-const Int8Engine* int8_avx2() { return nullptr; }
+const GemmEngine* gemm_int8_avx2() { return nullptr; }
 }  // namespace anabatic::kernels::cpu
 
 #endif

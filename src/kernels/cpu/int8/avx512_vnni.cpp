@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/int8/products.h"
+#include "kernels/cpu/int8/lines.h"
 
 #if defined(__AVX512VNNI__)
-#include "kernels/cpu/int8/area.h"
+#include "kernels/cpu/int8/block.h"
 #include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu {
@@ -13,6 +13,7 @@ namespace {
 struct Int8Vnni {
   // 12 sums in f32 and 12 of integers stay in registers, with 3 of B.
   static constexpr Int kRows = 4, kPanels = 3;
+  static constexpr bool kRounds = true;
 
   // g++ 12 copies the sums of the intrinsic through the stack, which costs half of the speed. Where
   // tests emulate the instruction, its name is a macro.
@@ -24,7 +25,10 @@ struct Int8Vnni {
     return sum;
 #endif
   }
-  static inline __attribute__((always_inline)) __m512 widen16(const BFloat16* from) {
+  // Scales of the columns of panel v and block k.
+  static inline __attribute__((always_inline)) __m512 b_scales(const Int8Tile& in, Int k, int v) {
+    const BFloat16* from = in.b_scales[v] + k * in.b_scale_block;
+    if (in.b_has_tiles) return _mm512_set1_ps(widen(from->bits));
     return _mm512_castsi512_ps(_mm512_slli_epi32(
         _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
   }
@@ -38,21 +42,23 @@ struct Int8Vnni {
 #pragma GCC unroll 3
       for (int v = 0; v < V; ++v)
         chain[i][v] = in.from != nullptr
-                          ? _mm512_loadu_ps(in.from + i * in.from_stride + v * kInt8Panel)
+                          ? _mm512_loadu_ps(in.from + i * in.from_stride + v * in.from_panel_stride)
                           : _mm512_setzero_ps();
     const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80808080u));
+    const bool has_second = in.a_second != nullptr || in.b_second != nullptr;
     const std::int8_t *a = in.a, *b = in.b, *ahead = in.ahead;
     Int k = 0;
     for (Int left = in.units; left > 0; left -= kBlockUnits, ++k) {
       for (Int n = 0; n < in.ahead_lines; ++n, ahead += 64) __builtin_prefetch(ahead, 0, 2);
-      bool is_second = false;
       const std::int8_t *p = a, *q = b;
       const std::int32_t* start = in.compensation;
-      for (;;) {
+      // The sums of the first values, then those of the second ones where there are some.
+      for (bool is_second = false;; is_second = true) {
         __m512i sums[R][V];
 #pragma GCC unroll 3
         for (int v = 0; v < V; ++v) {
-          const __m512i value = _mm512_load_si512(start + k * kInt8Panel + v * in.scale_panel);
+          const __m512i value =
+              _mm512_load_si512(start + k * kInt8Panel + v * in.compensation_panel);
 #pragma GCC unroll 4
           for (int i = 0; i < R; ++i) sums[i][v] = value;
         }
@@ -79,41 +85,31 @@ struct Int8Vnni {
           add_unit();
         }
         for (; u > 0; --u) add_unit();
-        __m512 b_scales[V];
+        __m512 right_scales[V];
 #pragma GCC unroll 3
-        for (int v = 0; v < V; ++v)
-          b_scales[v] = widen16(in.b_scales + k * kInt8Panel + v * in.scale_panel);
-        if (!is_second) {
-#pragma GCC unroll 4
-          for (int i = 0; i < R; ++i) {
-            const __m512 scale =
-                _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
-#pragma GCC unroll 3
-            for (int v = 0; v < V; ++v)
-              chain[i][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i][v]),
-                                            _mm512_mul_ps(scale, b_scales[v]), chain[i][v]);
-          }
-          if (!falls_back<R, V>(in, k)) break;
-          is_second = true;
-          p = in.a_second != nullptr ? in.a_second + (a - in.a) : a;
-          q = in.b_second != nullptr ? in.b_second + (b - in.b) : b;
-          if (in.b_second != nullptr) start = in.second_compensation;
-          continue;
-        }
+        for (int v = 0; v < V; ++v) right_scales[v] = b_scales(in, k, v);
 #pragma GCC unroll 4
         for (int i = 0; i < R; ++i) {
           const __m512 scale =
               _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
 #pragma GCC unroll 3
-          for (int v = 0; v < V; ++v)
-            chain[i][v] = _mm512_mask_mov_ps(
-                chain[i][v], columns_of(in, k, i, v),
-                _mm512_fmadd_ps(
-                    _mm512_cvtepi32_ps(sums[i][v]),
-                    _mm512_mul_ps(_mm512_mul_ps(scale, b_scales[v]), _mm512_set1_ps(kSecondScale)),
-                    chain[i][v]));
+          for (int v = 0; v < V; ++v) {
+            __m512 both = _mm512_mul_ps(scale, right_scales[v]);
+            const __m512 value = _mm512_cvtepi32_ps(sums[i][v]);
+            if (!is_second) {
+              chain[i][v] = _mm512_fmadd_ps(value, both, chain[i][v]);
+            } else {
+              both = _mm512_mul_ps(both, _mm512_set1_ps(kSecondScale));
+              chain[i][v] = _mm512_mask_mov_ps(chain[i][v],
+                                               static_cast<__mmask16>(falling_columns(in, k, i, v)),
+                                               _mm512_fmadd_ps(value, both, chain[i][v]));
+            }
+          }
         }
-        break;
+        if (is_second || !has_second || !falls_back<R, V>(in, k)) break;
+        p = in.a_second != nullptr ? in.a_second + (a - in.a) : a;
+        q = in.b_second != nullptr ? in.b_second + (b - in.b) : b;
+        if (in.b_second != nullptr) start = in.second_compensation;
       }
       a += kBlockUnits * in.a_unit;
       b += kInt8Block * kInt8Panel;
@@ -122,27 +118,23 @@ struct Int8Vnni {
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 3
       for (int v = 0; v < V; ++v) {
-        float* to = in.to + i * in.to_stride + v * kInt8Panel;
-        if (in.streams)
-          _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_castps_si512(chain[i][v]));
+        const Int place = i * in.stride + v * in.panel_stride;
+        if (in.rounds)
+          narrow_words(reinterpret_cast<std::uint16_t*>(in.to) + place, chain[i][v]);
+        else if (in.streams)
+          _mm512_stream_si512(reinterpret_cast<__m512i*>(in.to + place),
+                              _mm512_castps_si512(chain[i][v]));
         else
-          _mm512_storeu_ps(to, chain[i][v]);
+          _mm512_storeu_ps(in.to + place, chain[i][v]);
       }
   }
 
   template <int R, int V>
   static bool falls_back(const Int8Tile& in, Int k) {
     unsigned any = 0;
-    if (in.a_second != nullptr)
-      for (int i = 0; i < R; ++i) any |= in.a_falls_back[i * in.a_scale_row + k];
-    if (in.b_second != nullptr)
-      for (int v = 0; v < V; ++v) any |= in.b_falls_back[v * in.flag_panel + k];
+    for (int i = 0; i < R; ++i)
+      for (int v = 0; v < V; ++v) any |= falling_columns(in, k, i, v);
     return any != 0;
-  }
-  // Columns of panel v whose second values are added to row i.
-  static __mmask16 columns_of(const Int8Tile& in, Int k, int i, int v) {
-    if (in.b_second != nullptr) return in.b_falls_back[v * in.flag_panel + k];
-    return in.a_falls_back[i * in.a_scale_row + k] != 0 ? 0xFFFF : 0;
   }
 
   static TileFunction tile(int rows, int panels) {
@@ -153,21 +145,22 @@ struct Int8Vnni {
     return kTiles[rows - 1][panels - 1];
   }
   static void narrow(std::uint16_t* to, const float* from) { narrow_words(to, from); }
+  static void stream(float* to, const float* from) { stream_words(to, from); }
   static void end_stream() { _mm_sfence(); }
 };
 
-constexpr Int8Engine kInt8Engine{.isa = "avx512_vnni", .compute = &Int8Compute<Int8Vnni>::compute};
+constexpr GemmEngine kInt8Engine = int8_engine<Int8Vnni>("avx512_vnni", &avx512::int8_coding);
 
 }  // namespace
 
-const Int8Engine* int8_avx512_vnni() { return &kInt8Engine; }
+const GemmEngine* gemm_int8_avx512_vnni() { return &kInt8Engine; }
 
 }  // namespace anabatic::kernels::cpu
 
 #else
 
 namespace anabatic::kernels::cpu {
-const Int8Engine* int8_avx512_vnni() { return nullptr; }
+const GemmEngine* gemm_int8_avx512_vnni() { return nullptr; }
 }  // namespace anabatic::kernels::cpu
 
 #endif

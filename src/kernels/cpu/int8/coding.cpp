@@ -15,43 +15,52 @@ inline Int smaller(Int a, Int b) { return a < b ? a : b; }
 
 template <class T>
 const T* row_of(const Int8Source& x, Int row) {
-  return reinterpret_cast<const T*>(x.data) + row * x.stride;
+  return reinterpret_cast<const T*>(x.data) + x.index.line(row) * x.stride;
 }
-
-// What a lane's values are made with.
-struct LaneScales {
-  Floats scale, inverse;
-  Ints is_finite;  // all bits, or none
-};
 
 // A whole number within 2^22, which x rounds to.
 ANABATIC_INLINE Floats rounded(Floats x) { return (x + kRounder) - kRounder; }
 // As `rounded`, for the integer and its lowest byte.
 ANABATIC_INLINE Ints code_bits(Floats x) { return reinterpret_cast<Ints>(x + kRounder); }
 ANABATIC_INLINE Ints code_of(Ints bits) { return bits - std::bit_cast<std::int32_t>(kRounder); }
-ANABATIC_INLINE Ints absolute(Ints x) { return x < 0 ? -x : x; }
 
 // The second code of x, whose first is `code`. scale · code is exact, and so is the difference.
 ANABATIC_INLINE Floats second_value(Floats x, Floats code, Floats scale, Floats inverse) {
   return (x - scale * code) * (254.0f * inverse);
 }
 
-ANABATIC_INLINE std::int32_t sum_of_lanes(Ints x) {
-  std::int32_t sum = 0;
-  for (int n = 0; n < kLanes; ++n) sum += x[n];
-  return sum;
+// Sums of the sizes of two neighbouring int8 values each.
+using Sizes = std::uint16_t __attribute__((vector_size(4 * kLanes)));
+ANABATIC_INLINE Sizes sizes_of(Words codes) {
+  using Values = std::int8_t __attribute__((vector_size(4 * kLanes)));
+  const Values values = reinterpret_cast<Values>(codes);
+  const Sizes sizes = reinterpret_cast<Sizes>(values < 0 ? -values : values);
+  return (sizes & 0xFF) + (sizes >> 8);
+}
+// Sums for the four values of each word.
+ANABATIC_INLINE Ints total_of(Sizes sizes) {
+  const Words words = reinterpret_cast<Words>(sizes);
+  return reinterpret_cast<Ints>((words & 0xFFFFu) + (words >> 16));
 }
 
-// Whether n · max|code| > fallback · Σ|code| in a block of a row, of finite elements.
-template <class T>
-bool falls_back(const T* x, Int count, float inverse, int fallback) {
-  Ints most{}, total{};
-  for_lanes(0, count, [&](Int i, int n) {
-    const Ints size = absolute(code_of(code_bits(load(x + i, n) * inverse)));
-    most = larger(most, size);
-    total += size;
-  });
-  return count * largest_lane(most) > std::int64_t{fallback} * sum_of_lanes(total);
+// Σ|code|.
+ANABATIC_INLINE Int total_size(const std::int8_t* codes, Int count) {
+#if ANABATIC_ISA_LANES > 4  // one instruction adds eight bytes
+  if (count == kInt8Block) {
+    __m256i sums = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (Int i = 0; i < kInt8Block; i += 32) {
+      const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
+      sums = _mm256_add_epi64(sums, _mm256_sad_epu8(_mm256_abs_epi8(values), __m256i{}));
+    }
+    const __m128i both =
+        _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    return _mm_cvtsi128_si64(both) + _mm_extract_epi64(both, 1);
+  }
+#endif
+  Int total = 0;
+  for (Int i = 0; i < count; ++i) total += codes[i] < 0 ? -codes[i] : codes[i];
+  return total;
 }
 
 template <class T>
@@ -61,15 +70,23 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
     for (Int b = 0; b * kInt8Block < x.columns; ++b) {
       const Int k = b * kInt8Block, count = smaller(kInt8Block, x.columns - k);
       const Int at = r * to.scale_stride + b;
-      const BFloat16 scale = quantize_block(row + k, count, to.codes + r * to.line_stride + k);
-      to.scales[at] = scale;
+      std::int8_t* codes = to.codes + r * to.line_stride + k;
+      const std::int32_t largest = largest_of(row + k, count);
+      const BlockScale block = scale_of(largest);
+      to.scales[at] = block.scale;
+      if (block.is_finite)
+        store_block_codes(row + k, count, codes, block.inverse);
+      else
+        std::memset(codes, 0, static_cast<std::size_t>(count));
       if (to.second_codes == nullptr) continue;
-      const float size = to_float(scale);
       to.falls_back[at] = 0;
-      if (!(size > 0)) continue;
-      const float inverse = 1.0f / size;
-      if (!falls_back(row + k, count, inverse, fallback)) continue;
+      if (!block.is_finite) continue;
+      // n · max|code| > fallback · Σ|code|. The largest int8 value is that of the largest element.
+      const float most = std::bit_cast<float>(largest) * block.inverse + kRounder;
+      if (count * static_cast<Int>(most - kRounder) <= fallback * total_size(codes, count))
+        continue;
       to.falls_back[at] = 1;
+      const float size = to_float(block.scale), inverse = block.inverse;
       std::int8_t* second = to.second_codes + r * to.line_stride + k;
       for_lanes(0, count, [&](Int i, int n) {
         const Floats value = load(row + k + i, n);
@@ -81,116 +98,265 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
   }
 }
 
-LaneScales lane_scales(Ints largest, BFloat16* scales) {
-  LaneScales lanes{};
-  for (int n = 0; n < kLanes; ++n) {
-    const BlockScale block = scale_of(largest[n]);
-    scales[n] = block.scale;
-    lanes.scale[n] = block.is_finite ? to_float(block.scale) : 0.0f;
-    lanes.inverse[n] = block.inverse;
-    lanes.is_finite[n] = block.is_finite ? -1 : 0;
+// Two vectors of the columns of a strip, as load_pair orders them.
+struct WordPair {
+  Words first, second;
+};
+// The same in the order of the columns.
+template <class T>
+ANABATIC_INLINE WordPair in_columns(Words first, Words second) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return {first, second};
+  } else {
+    Ints lower;
+    for (int i = 0; i < kLanes; ++i) lower[i] = i % 2 * kLanes + i / 2;
+    return {__builtin_shuffle(first, second, lower),
+            __builtin_shuffle(first, second, lower + kLanes / 2)};
   }
-  return lanes;
 }
 
-// One block of kLanes columns, `count` of them within x.
+// A block of kPair columns.
 template <class T>
-class ColumnBlock {
+class Strip {
  public:
-  void place(const T* x, Int stride, Int depth, int count) {
-    x_ = x;
-    stride_ = stride;
+  // Rows [before, before + depth) of x from `column` on. They are copied, for rows that are a power
+  // of two apart would compete for the same lines of the first cache.
+  void read(const Int8Source& x, Int before, Int depth, Int column) {
+    constexpr Int kRowsAhead = 16;
+    const Int left = x.columns - column, count = left < 0 ? 0 : smaller(kPair, left);
     depth_ = depth;
-    count_ = count;
+    if (count < kPair) std::memset(values_, 0, sizeof values_);
+    Largest largest;
+    for (Int t = 0; t < depth; ++t) {
+      if (t + kRowsAhead < depth)
+        __builtin_prefetch(row_of<T>(x, before + t + kRowsAhead) + column);
+      const T* row = row_of<T>(x, before + t) + column;
+      if (count < kPair) {
+        std::memcpy(values_[t], row, static_cast<std::size_t>(count) * sizeof(T));
+        row = values_[t];
+      }
+      largest.add(row, values_[t]);
+    }
+    largest.get(largest_);
+    for (int half = 0; half < 2; ++half) set_scales(half);
   }
 
-  void code(std::int8_t* codes, BFloat16* scales, std::int32_t* compensation) {
-    Ints largest{};
-    for (Int t = 0; t < depth_; ++t) largest = larger(largest, magnitude(at(t)));
-    lanes_ = lane_scales(largest, scales);
-    most_ = total_ = Ints{};
-    put(codes, compensation, [&](Floats x) {
-      const Ints bits = code_bits(x * lanes_.inverse), size = absolute(code_of(bits));
-      most_ = larger(most_, size);
-      total_ += size;
-      return bits;
-    });
+  // Scales of kLanes columns each, and their int8 values from to[0] and to[1] on. `ahead`: bytes
+  // from there to what is written next.
+  template <bool kCounts>
+  ANABATIC_INLINE void code(std::int8_t* const (&to)[2], Int ahead, BFloat16* const (&scales)[2],
+                            std::int32_t* const (&compensation)[2]) {
+    const WordPair bits = in_columns<T>(scale_bits_[0], scale_bits_[1]);
+    store_bits(scales[0], bits.first, kLanes);
+    store_bits(scales[1], bits.second, kLanes);
+    put<kCounts>(
+        to, ahead, compensation, [this](Floats x, int half) __attribute__((always_inline)) {
+          return x * inverse_[half];
+        });
   }
 
-  // A bit a column.
-  unsigned falls_back(int fallback) const {
-    unsigned bits = 0;
-    for (int n = 0; n < kLanes; ++n)
-      bits |= depth_ * most_[n] > std::int64_t{fallback} * total_[n] ? 1u << n : 0u;
-    return bits;
+  // All bits of columns that fall back.
+  WordPair falls_back(int fallback) const {
+    Words falls[2];
+    for (int half = 0; half < 2; ++half) {
+      const auto largest = reinterpret_cast<Floats>(largest_[half] & keep_[half]);
+      const Ints most = code_of(code_bits(largest * inverse_[half]));
+      falls[half] = reinterpret_cast<Words>(static_cast<std::int32_t>(depth_) * most >
+                                            fallback * total_of(sizes_[half]));
+    }
+    return in_columns<T>(falls[0], falls[1]);
   }
 
-  void code_second(unsigned columns, std::int8_t* codes, std::int32_t* compensation) {
-    Ints keep{};
-    for (int n = 0; n < kLanes; ++n) keep[n] = (columns >> n & 1u) != 0 ? -1 : 0;
-    put(codes, compensation, [&](Floats x) {
-      const Floats value =
-          second_value(x, rounded(x * lanes_.inverse), lanes_.scale, lanes_.inverse);
-      return code_bits(reinterpret_cast<Floats>(reinterpret_cast<Ints>(value) & keep));
-    });
+  void code_second(std::int8_t* const (&to)[2], std::int32_t* const (&compensation)[2]) {
+    put<false>(
+        to, 0, compensation, [this](Floats x, int half) __attribute__((always_inline)) {
+          const Floats inverse = inverse_[half];
+          return second_value(x, rounded(x * inverse), scale_[half], inverse);
+        });
   }
 
  private:
-  ANABATIC_INLINE Floats at(Int t) const { return load(x_ + t * stride_, count_); }
-
-  // Units of four rows' int8 values, whose lowest bytes `bits` gives.
-  template <class Bits>
-  ANABATIC_INLINE void put(std::int8_t* codes, std::int32_t* compensation, Bits&& bits) {
-    Ints sum{};
-    for (Int t = 0; t < depth_; t += kInt8Unit, codes += kPanelBytes) {
-      Words word{};
-      for (int e = 0; e < kInt8Unit && t + e < depth_; ++e) {
-        const Ints finite = reinterpret_cast<Ints>(at(t + e)) & lanes_.is_finite;
-        const Ints code = bits(reinterpret_cast<Floats>(finite));
-        sum += code_of(code);
-        word |= (reinterpret_cast<Words>(code) & 0xFFu) << 8 * e;
-      }
-      std::memcpy(codes, &word, sizeof word);
+  // Bits of the largest magnitudes. Those of bf16 keep their order in 16 bits.
+  struct Largest {
+    ANABATIC_INLINE void add(const float* from, float* to) {
+      const Pair x = load_pair(from);
+      store(to, x.first);
+      store(to + kLanes, x.second);
+      floats_[0] = larger(floats_[0], magnitude(x.first));
+      floats_[1] = larger(floats_[1], magnitude(x.second));
     }
-    if (compensation == nullptr) return;
-    sum *= kCompensation;
-    std::memcpy(compensation, &sum, sizeof sum);
+    ANABATIC_INLINE void add(const BFloat16* from, BFloat16* to) {
+      PairHalves x;
+      std::memcpy(&x, from, sizeof x);
+      std::memcpy(to, &x, sizeof x);
+      x &= 0x7FFF;
+      halves_ = halves_ > x ? halves_ : x;
+    }
+    ANABATIC_INLINE void get(Ints (&largest)[2]) const {
+      if constexpr (sizeof(T) == sizeof(float)) {
+        largest[0] = floats_[0];
+        largest[1] = floats_[1];
+      } else {
+        const Words both = reinterpret_cast<Words>(halves_);
+        largest[0] = reinterpret_cast<Ints>(both << 16);
+        largest[1] = reinterpret_cast<Ints>(both & 0xFFFF0000u);
+      }
+    }
+    Ints floats_[2] = {};
+    PairHalves halves_{};
+  };
+
+  // As scale_of has them.
+  ANABATIC_INLINE void set_scales(int half) {
+    const Ints largest = largest_[half];
+    const auto value = reinterpret_cast<Floats>(largest);
+    const Words up = reinterpret_cast<Words>(value / 127.0f) + 0xFFFFu;
+    const Ints is_finite = largest < kInfinity, is_zero = value < kSmallest;
+    const Words bits =
+        reinterpret_cast<Words>(reinterpret_cast<Ints>(up >> 16) & ~is_zero & is_finite);
+    scale_[half] = reinterpret_cast<Floats>(bits << 16);
+    inverse_[half] = reinterpret_cast<Floats>(reinterpret_cast<Ints>(1.0f / scale_[half]) &
+                                              ~is_zero & is_finite);
+    keep_[half] = is_finite;
+    const std::uint32_t nan = to_bfloat16(__builtin_nanf("")).bits;
+    scale_bits_[half] = bits | (reinterpret_cast<Words>(~is_finite) & nan);
   }
 
-  const T* x_ = nullptr;
-  Int stride_ = 0, depth_ = 0;
-  int count_ = 0;
-  LaneScales lanes_{};
-  Ints most_{}, total_{};
+  // Units of four rows' int8 values: the whole numbers that value(x, half) rounds to. With 128
+  // added to each, a sum of shifted values has them as its bytes.
+  template <bool kCounts, class Value>
+  ANABATIC_INLINE void put(std::int8_t* const (&to)[2], Int ahead,
+                           std::int32_t* const (&compensation)[2], Value&& value) {
+    constexpr std::uint32_t kOnes = 0x01010101, kSigns = 0x80808080,
+                            kBase = std::bit_cast<std::uint32_t>(kRounder);
+    const Words keep[2] = {reinterpret_cast<Words>(keep_[0]), reinterpret_cast<Words>(keep_[1])};
+    Words sums[2] = {};
+    Sizes sizes[2] = {};
+    std::int8_t *lower = to[0], *upper = to[1];
+    const auto put_unit = [&](const Words(&unit)[2]) __attribute__((always_inline)) {
+      const WordPair words = in_columns<T>(unit[0], unit[1]);
+      std::memcpy(lower, &words.first, sizeof words.first);
+      std::memcpy(upper, &words.second, sizeof words.second);
+      lower += kPanelBytes;
+      upper += kPanelBytes;
+      if constexpr (kCounts)
+        for (int half = 0; half < 2; ++half) sizes[half] += sizes_of(unit[half]);
+    };
+    const auto bits = [&](const Pair& x, int half) __attribute__((always_inline)) {
+      return reinterpret_cast<Words>(code_bits(value(half == 0 ? x.first : x.second, half)));
+    };
+    const Int whole = depth_ / kInt8Unit * kInt8Unit;
+    for (Int t = 0; t < whole; t += kInt8Unit) {
+      __builtin_prefetch(lower + ahead, 1);
+      __builtin_prefetch(upper + ahead, 1);
+      const Pair x0 = load_pair(values_[t]), x1 = load_pair(values_[t + 1]),
+                 x2 = load_pair(values_[t + 2]), x3 = load_pair(values_[t + 3]);
+      Words unit[2];
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const Words a = bits(x0, half), b = bits(x1, half), c = bits(x2, half), d = bits(x3, half);
+        sums[half] += (a + b) + (c + d);
+        const Words word = ((a + (b << 8)) + ((c << 16) + (d << 24))) + (kSigns - kBase * kOnes);
+        unit[half] = (word ^ kSigns) & keep[half];
+      }
+      put_unit(unit);
+    }
+    if (whole < depth_) {
+      Words unit[2] = {};
+      for (int e = 0; whole + e < depth_; ++e) {
+        const Pair x = load_pair(values_[whole + e]);
+        for (int half = 0; half < 2; ++half) {
+          const Words code = bits(x, half);
+          sums[half] += code;
+          unit[half] |= (code & 0xFFu) << 8 * e & keep[half];
+        }
+      }
+      put_unit(unit);
+    }
+    if constexpr (kCounts)
+      for (int half = 0; half < 2; ++half) sizes_[half] = sizes[half];
+    if (compensation[0] == nullptr) return;
+    for (int half = 0; half < 2; ++half)
+      sums[half] = (sums[half] - static_cast<std::uint32_t>(depth_) * kBase) & keep[half];
+    const WordPair words = in_columns<T>(sums[0], sums[1]);
+    const Ints first = reinterpret_cast<Ints>(words.first) * kCompensation,
+               second = reinterpret_cast<Ints>(words.second) * kCompensation;
+    std::memcpy(compensation[0], &first, sizeof first);
+    std::memcpy(compensation[1], &second, sizeof second);
+  }
+
+  alignas(64) T values_[kInt8Block][kPair];
+  Int depth_ = 0;
+  Ints largest_[2];
+  Floats scale_[2], inverse_[2];
+  Words scale_bits_[2];
+  Ints keep_[2];  // all bits where a column is finite
+  Sizes sizes_[2];
 };
+
+// Where kLanes columns that begin at `column` have block b.
+struct LanePlace {
+  Int codes, line, panel;
+  int lane;
+  LanePlace(Int column, Int b, Int units, Int blocks)
+      : panel(column / kInt8Panel), lane(static_cast<int>(column % kInt8Panel)) {
+    codes = (panel * units + b * (kInt8Block / kInt8Unit)) * kPanelBytes + lane * kInt8Unit;
+    line = (panel * blocks + b) * kInt8Panel + lane;
+  }
+};
+
+template <class T>
+void code_strip(Strip<T>& strip, const LanePlace (&at)[2], bool has_upper, Int ahead, Int b,
+                Int blocks, int fallback, const Int8Lines& to) {
+  // Columns beyond the last panel go nowhere.
+  alignas(64) std::int8_t no_codes[kInt8Block / kInt8Unit * kPanelBytes];
+  BFloat16 no_scales[kLanes];
+  std::int32_t no_compensation[kLanes];
+  std::int8_t* codes[2] = {to.codes + at[0].codes, has_upper ? to.codes + at[1].codes : no_codes};
+  BFloat16* scales[2] = {to.scales + at[0].line, has_upper ? to.scales + at[1].line : no_scales};
+  const auto compensation_of = [&](std::int32_t* all, int half) -> std::int32_t* {
+    if (all == nullptr) return nullptr;
+    return half == 0 || has_upper ? all + at[half].line : no_compensation;
+  };
+  std::int32_t* compensation[2] = {compensation_of(to.compensation, 0),
+                                   compensation_of(to.compensation, 1)};
+  if (to.second_codes == nullptr) {
+    strip.template code<false>(codes, ahead, scales, compensation);
+    return;
+  }
+  strip.template code<true>(codes, ahead, scales, compensation);
+  const WordPair falls = strip.falls_back(fallback);
+  unsigned bits[2] = {};
+  for (int n = 0; n < kLanes; ++n) {
+    bits[0] |= (falls.first[n] & 1u) << n;
+    bits[1] |= (falls.second[n] & 1u) << n;
+  }
+  for (int half = 0; half < (has_upper ? 2 : 1); ++half) {
+    std::uint16_t& flags = to.falls_back[at[half].panel * blocks + b];
+    if (at[half].lane == 0) flags = 0;
+    flags = static_cast<std::uint16_t>(flags | bits[half] << at[half].lane);
+  }
+  if ((bits[0] | bits[1]) == 0) return;
+  std::int8_t* second[2] = {to.second_codes + at[0].codes,
+                            has_upper ? to.second_codes + at[1].codes : no_codes};
+  std::int32_t* second_compensation[2] = {compensation_of(to.second_compensation, 0),
+                                          compensation_of(to.second_compensation, 1)};
+  strip.code_second(second, second_compensation);
+}
 
 template <class T>
 void code_columns(const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to) {
   const Int units = int8_units(x.rows), blocks = int8_blocks(x.rows);
-  constexpr int kGroups = static_cast<int>(kInt8Panel) / kLanes;
-  ColumnBlock<T> groups[kGroups];
-  for (Int panel = first; panel < last; ++panel)
-    for (Int b = 0; b < blocks; ++b) {
-      const Int t = b * kInt8Block;
-      const Int codes = (panel * units + t / kInt8Unit) * kPanelBytes;
-      unsigned columns = 0;  // that fall back
-      for (int g = 0; g < kGroups; ++g) {
-        const Int column = panel * kInt8Panel + g * kLanes;
-        const Int count = smaller(kLanes, x.columns - column);
-        const Int line = (panel * blocks + b) * kInt8Panel + g * kLanes;
-        groups[g].place(row_of<T>(x, t) + column, x.stride, smaller(kInt8Block, x.rows - t),
-                        count > 0 ? static_cast<int>(count) : 0);
-        groups[g].code(to.codes + codes + g * kLanes * kInt8Unit, to.scales + line,
-                       to.compensation != nullptr ? to.compensation + line : nullptr);
-        if (to.second_codes != nullptr) columns |= groups[g].falls_back(fallback) << g * kLanes;
-      }
-      if (to.second_codes == nullptr) continue;
-      to.falls_back[panel * blocks + b] = static_cast<std::uint16_t>(columns);
-      for (int g = 0; g < kGroups && columns != 0; ++g)
-        groups[g].code_second(
-            columns >> g * kLanes, to.second_codes + codes + g * kLanes * kInt8Unit,
-            to.second_compensation + (panel * blocks + b) * kInt8Panel + g * kLanes);
+  Strip<T> strip;
+  for (Int b = 0; b < blocks; ++b) {
+    const Int before = b * kInt8Block, depth = smaller(kInt8Block, x.rows - before);
+    for (Int column = first * kInt8Panel; column < last * kInt8Panel; column += kPair) {
+      const LanePlace at[2] = {{column, b, units, blocks}, {column + kLanes, b, units, blocks}};
+      const LanePlace next(column + kPair, b, units, blocks);
+      strip.read(x, before, depth, column);
+      code_strip(strip, at, at[1].panel < last, next.codes - at[0].codes, b, blocks, fallback, to);
     }
+  }
 }
 
 // The int8 values of one tile of weights, zero beyond the matrix.
@@ -217,14 +383,11 @@ void code_tile(const Int8Source& w, Int row, Int column, Tile& tile) {
     store_block_codes(row_of<T>(w, row + r) + column, columns, tile.codes[r], block.inverse);
 }
 
-// Sixteen lines of a block: scales of those within the matrix, and compensations.
-void put_block(const Int8Lines& to, Int panel, Int block, Int blocks, Int lines, BFloat16 scale,
-               const std::int32_t* sums) {
-  const Int at = (panel * blocks + block) * kInt8Panel;
-  for (Int n = 0; n < kInt8Panel; ++n)
-    to.scales[at + n] = panel * kInt8Panel + n < lines ? scale : to_bfloat16(0.0f);
+void put_compensation(const Int8Lines& to, Int panel, Int block, Int blocks,
+                      const std::int32_t* sums) {
   if (to.compensation == nullptr) return;
-  for (Int n = 0; n < kInt8Panel; ++n) to.compensation[at + n] = kCompensation * sums[n];
+  std::int32_t* result = to.compensation + (panel * blocks + block) * kInt8Panel;
+  for (Int n = 0; n < kInt8Panel; ++n) result[n] = kCompensation * sums[n];
 }
 
 // Lines are rows of the tile.
@@ -239,7 +402,7 @@ void put_rows(const Int8Source& w, const Tile& tile, Int row, Int column, const 
     std::int32_t sums[kInt8Panel] = {};
     for (Int n = 0; n < kInt8Panel; ++n)
       for (Int k = 0; k < kInt8Block; ++k) sums[n] += tile.codes[r + n][k];
-    put_block(to, panel, column / kInt8Block, blocks, w.rows, tile.scale, sums);
+    put_compensation(to, panel, column / kInt8Block, blocks, sums);
   }
 }
 
@@ -264,7 +427,7 @@ void put_columns(const Int8Source& w, const Tile& tile, Int row, Int column, con
         std::memcpy(codes + g * kInt8Unit, &word, sizeof word);
         for (int n = 0; n < kLanes; ++n) sums[g + n] += sum[n];
       }
-    put_block(to, panel, row / kInt8Block, blocks, w.columns, tile.scale, sums);
+    put_compensation(to, panel, row / kInt8Block, blocks, sums);
   }
 }
 
@@ -275,21 +438,15 @@ void code_weights(const Int8Source& w, Int first, Int last, const Int8Lines* for
   for (Int row = first * kInt8Block; row < last * kInt8Block && row < w.rows; row += kInt8Block)
     for (Int column = 0; column < w.columns; column += kInt8Block) {
       code_tile<T>(w, row, column, tile);
+      const Int place = row / kInt8Block * int8_blocks(w.columns) + column / kInt8Block;
+      for (const Int8Lines* to : {forward, transposed})
+        if (to != nullptr) to->scales[place] = tile.scale;
       if (forward != nullptr) put_rows(w, tile, row, column, *forward);
       if (transposed != nullptr) put_columns(w, tile, row, column, *transposed);
     }
 }
 
-#if ANABATIC_ISA_LANES == 16
-constexpr const char* kIsa = "avx512f";
-#elif ANABATIC_ISA_LANES == 8
-constexpr const char* kIsa = "avx2";
-#else
-constexpr const char* kIsa = nullptr;
-#endif
-
 constexpr Int8Coding kCoding{
-    .isa = kIsa,
     .rows =
         [](const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to) {
           with_float_type(x.dtype,

@@ -2,7 +2,7 @@
 // Turns values into int8 values of int8 products, one variant an instruction set. All give equal
 // bits: those of op `quantize`, whose formula each block of a line has (codes_math.h).
 #pragma once
-#include "kernels/cpu/int8/products.h"
+#include "kernels/cpu/int8/lines.h"
 
 namespace anabatic::kernels::cpu {
 
@@ -12,10 +12,10 @@ struct Int8Source {
   DType dtype = DType::kFloat32;
   std::int64_t rows = 0, columns = 0;
   std::int64_t stride = 0;  // elements from row to row
+  RowIndex index{};         // of rows, not of weights
 };
 
 struct Int8Coding {
-  const char* isa;  // its name in DeviceSpec::instruction_sets; null: runs everywhere
   // Rows [first, last) of x as rows. With second values where `to` has room for them.
   void (*rows)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,
                const Int8Lines& to);
@@ -25,7 +25,7 @@ struct Int8Coding {
                   const Int8Lines& to);
   // Tiles of 128 x 128 of w [N, K] with a scale each, in rows [first, last) of tiles. One set of
   // int8 values goes to two sets of panels: lines are rows in `forward`, columns in `transposed`.
-  // Either may be null.
+  // Either may be null. Their scales are those of the tiles, [rows of tiles][columns of tiles].
   void (*weights)(const Int8Source& w, std::int64_t first, std::int64_t last,
                   const Int8Lines* forward, const Int8Lines* transposed);
 };
@@ -39,8 +39,5 @@ const Int8Coding& int8_coding();
 namespace portable {
 const Int8Coding& int8_coding();
 }
-
-// The fastest one that `device` can run.
-const Int8Coding& int8_coding(const spec::DeviceSpec& device);
 
 }  // namespace anabatic::kernels::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/int8/area.h"
+#include "kernels/cpu/int8/block.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -7,6 +7,7 @@ namespace {
 // One row by one panel: plain loops.
 struct Int8Portable {
   static constexpr Int kRows = 1, kPanels = 1;
+  static constexpr bool kRounds = false;
 
   static void add_block(const Int8Tile& in, Int k, const std::int8_t* a, const std::int8_t* b,
                         std::int32_t* sums) {
@@ -26,16 +27,15 @@ struct Int8Portable {
     for (Int n = 0; n < kInt8Panel && in.from != nullptr; ++n) chain[n] = in.from[n];
     std::int32_t sums[kInt8Panel];
     for (Int k = 0; k * kBlockUnits < in.units; ++k) {
+      const BFloat16* b_scales = in.b_scales[0] + k * in.b_scale_block;
       float scales[kInt8Panel];
       for (Int n = 0; n < kInt8Panel; ++n)
         scales[n] = widen(in.a_scales[k * in.a_scale_block].bits) *
-                    widen(in.b_scales[k * kInt8Panel + n].bits);
+                    widen(b_scales[in.b_has_tiles ? 0 : n].bits);
       add_block(in, k, in.a, in.b, sums);
       for (Int n = 0; n < kInt8Panel; ++n)
         chain[n] = __builtin_fmaf(static_cast<float>(sums[n]), scales[n], chain[n]);
-      unsigned falls_back = 0;  // a bit a column
-      if (in.a_second != nullptr && in.a_falls_back[k] != 0) falls_back = 0xFFFFu;
-      if (in.b_second != nullptr) falls_back = in.b_falls_back[k];
+      const unsigned falls_back = falling_columns(in, k, 0, 0);
       if (falls_back == 0) continue;
       add_block(in, k, in.a_second != nullptr ? in.a_second : in.a,
                 in.b_second != nullptr ? in.b_second : in.b, sums);
@@ -51,13 +51,16 @@ struct Int8Portable {
   static void narrow(std::uint16_t* to, const float* from) {
     for (Int n = 0; n < kInt8Panel; ++n) to[n] = cpu::narrow(from[n]);
   }
+  static void stream(float* to, const float* from) {
+    for (Int n = 0; n < kInt8Panel; ++n) to[n] = from[n];
+  }
   static void end_stream() {}
 };
 
-constexpr Int8Engine kInt8Engine{.isa = nullptr, .compute = &Int8Compute<Int8Portable>::compute};
+constexpr GemmEngine kInt8Engine = int8_engine<Int8Portable>(nullptr, &portable::int8_coding);
 
 }  // namespace
 
-const Int8Engine* int8_portable() { return &kInt8Engine; }
+const GemmEngine* gemm_int8_portable() { return &kInt8Engine; }
 
 }  // namespace anabatic::kernels::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/precision.h"
+#include "passes/precision/precision.h"
 
 #include <algorithm>
 #include <array>
@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "passes/precision/product_units.h"
 
 namespace anabatic::passes {
 namespace {
@@ -43,17 +44,13 @@ const std::vector<std::size_t>& operands(const std::array<OperandRow, N>& table,
   return none;
 }
 
-bool is_plain_product(const Node& node) {
-  const spec::ProductForm* form = ir::product_form(node);
-  return form != nullptr && form->is_plain() && form->role == spec::ProductRole::kForward;
-}
-
 class ToBf16 {
  public:
   ToBf16(Graph& graph, const PassContext& context)
-      : graph_(graph), builder_(graph, context.find_op) {}
+      : graph_(graph), builder_(graph, context.find_op), keep_(context.options.products.keep) {}
 
   bool run() {
+    require_units(graph_, keep_);
     find_precise_values();
     lower_caches();
     std::vector<Node> old_nodes = std::move(graph_.nodes);
@@ -154,9 +151,15 @@ class ToBf16 {
     builder_.set_tag(node.tag);
     const std::string_view op = node.op->name;
     const bool is_product = is_plain_product(node);
-    for (const std::size_t i : is_product ? kOfProducts : operands(kTables, op))
-      if (dtype(node.inputs[i]) == DType::kFloat32)
-        node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
+    const Unit* kept = is_product ? unit_of(graph_, node, keep_) : nullptr;
+    const DType of_product = kept != nullptr && kept->second == spec::Precision::kFp32
+                                 ? DType::kFloat32
+                                 : DType::kBFloat16;
+    for (const std::size_t i : is_product ? kOfProducts : operands(kTables, op)) {
+      const DType wanted = is_product ? of_product : DType::kBFloat16;
+      const DType other = wanted == DType::kBFloat16 ? DType::kFloat32 : DType::kBFloat16;
+      if (dtype(node.inputs[i]) == other) node.inputs[i] = as(node.inputs[i], wanted);
+    }
     make_uniform(node, node.op->takes ? all_of(node) : operands(kUniform, op));
     for (const std::size_t i : operands(kPrecise, op))
       if (dtype(node.inputs[i]) == DType::kBFloat16)
@@ -186,6 +189,7 @@ class ToBf16 {
 
   Graph& graph_;
   ir::GraphBuilder builder_;
+  const Units& keep_;
   std::set<ValueId> precise_;
   std::map<std::pair<ValueId, DType>, ValueId> converted_;
   bool changed_ = false;
@@ -196,6 +200,7 @@ bool choose_precision(Graph& graph, const PassContext& context) {
     case spec::Precision::kFp32:
       return false;
     case spec::Precision::kBf16:
+    case spec::Precision::kInt8:  // quantize_products does the rest
       return ToBf16(graph, context).run();
   }
   ANABATIC_CHECK(false, "[precision] unknown policy {}",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/quantize_frozen.h"
+#include "passes/precision/quantize_frozen.h"
 
 #include <algorithm>
 

@@ -7,7 +7,9 @@
 // A matrix that linear, grouped_linear or embedding reads gets one derived state NAME.bf16, which
 // all its readers share. Norm weights and biases are read in fp32. A linear whose output is read by
 // a router or a loss, or is an output of the graph, keeps an f32 output. KV caches become bf16.
-// Linear in nodes. It runs first: gradients take their dtypes from the activations.
+// Products of a unit that PassOptions::products keeps in fp32 read and write f32. int8 is bf16
+// here: quantize_products does the rest. Linear in nodes. It runs first: gradients take their
+// dtypes from the activations.
 #pragma once
 #include "passes/pass.h"
 

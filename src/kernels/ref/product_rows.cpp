@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/ref/product_rows.h"
+
+namespace anabatic::kernels::ref {
+
+ProductRows::ProductRows(const Arguments& args, const TensorView& weight, bool of_gradient)
+    : weight_(weight),
+      of_gradient_(of_gradient),
+      is_int8_(is_int8_panels(*weight.type)),
+      fallback_(of_gradient ? kWithoutFallback : fallback_of(args).value_or(kWithoutFallback)),
+      width_(weight.type->dim(of_gradient ? -1 : -2)),
+      depth_(weight.type->dim(of_gradient ? -2 : -1)) {}
+
+void ProductRows::add(const TensorView& x, std::int64_t row, std::int64_t group,
+                      std::vector<double>& sums) {
+  if (group != group_) take_matrix(group);
+  if (is_int8_) {
+    std::vector<float> line, chain(sums.begin(), sums.end());
+    for (std::int64_t k = 0; k < depth_; ++k)
+      line.push_back(static_cast<float>(load(x, row * depth_ + k)));
+    add_int8_product(code_lines(line, 1, depth_, fallback_), tiles_, chain);
+    sums.assign(chain.begin(), chain.end());
+    return;
+  }
+  for (std::int64_t n = 0; n < width_; ++n)
+    for (std::int64_t k = 0; k < depth_; ++k)
+      sums[static_cast<std::size_t>(n)] +=
+          load(x, row * depth_ + k) * load_weight(weight_, place(n, k));
+}
+
+std::vector<double> ProductRows::times(const TensorView& x, std::int64_t row, std::int64_t group,
+                                       const TensorView* bias) {
+  std::vector<double> sums(static_cast<std::size_t>(width_), 0);
+  add(x, row, group, sums);
+  for (std::int64_t n = 0; bias != nullptr && n < width_; ++n) {
+    double& sum = sums[static_cast<std::size_t>(n)];
+    sum += load(*bias, group * width_ + n);
+    if (is_int8_) sum = static_cast<float>(sum);  // an int8 product is f32 arithmetic
+  }
+  return sums;
+}
+
+void ProductRows::take_matrix(std::int64_t group) {
+  group_ = group;
+  base_ = group * width_ * depth_;
+  if (!is_int8_) return;
+  tiles_ = {};
+  tiles_.lines = width_;
+  tiles_.depth = depth_;
+  for (std::int64_t n = 0; n < width_; ++n)
+    for (std::int64_t k = 0; k < depth_; ++k) {
+      tiles_.codes.push_back(static_cast<std::int8_t>(load(weight_, place(n, k))));
+      if (k % kInt8Tile == 0)
+        tiles_.scales.push_back(
+            static_cast<float>(load_scale(weight_, block_of(*weight_.type, place(n, k)))));
+    }
+  tiles_.falls_back.resize(tiles_.scales.size());
+}
+
+}  // namespace anabatic::kernels::ref

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/precision/quantize_products.h"
+
+#include <algorithm>
+#include <string>
+
+#include "ir/op_schema.h"
+#include "passes/precision/product_units.h"
+#include "tensor/panels.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::State;
+using ir::StateRole;
+using ir::ValueId;
+
+// Scales and second values would cost more than shorter products gain.
+constexpr std::int64_t kLeastDepth = 32;
+
+constexpr std::size_t kWeight = 1;
+
+class ProductQuantizer {
+ public:
+  ProductQuantizer(Graph& graph, const PassContext& context)
+      : graph_(graph), builder_(graph, context.find_op), options_(context.options) {}
+
+  bool run() {
+    bool changed = false;
+    std::vector<Name> parameters;  // a copy: states come and go below
+    for (const State& state : graph_.states)
+      if (state.role == StateRole::kParameter) parameters.push_back(state.name);
+    for (const Name parameter : parameters) {
+      const State* copy = graph_.find_state(StateRole::kCopy, parameter);
+      if (copy == nullptr) continue;
+      const std::vector<Node*> products = products_of(copy->before);
+      if (products.empty()) {
+        explain_head(copy->before);
+        continue;
+      }
+      const std::string refusal = refusal_of(parameter, products);
+      explain(*products[0], refusal);
+      if (!refusal.empty()) continue;
+      quantize(parameter, products);
+      changed = true;
+    }
+    return changed;
+  }
+
+ private:
+  // Forward and input gradient.
+  std::vector<Node*> products_of(ValueId weight) {
+    std::vector<Node*> products;
+    for (Node& node : graph_.nodes) {
+      const spec::ProductForm* form = ir::product_form(node);
+      if (form != nullptr && form->is_plain() && form->role != spec::ProductRole::kWeightGradient &&
+          node.inputs[kWeight] == weight)
+        products.push_back(&node);
+    }
+    return products;
+  }
+
+  // Why products of this weight stay bf16; empty where they do not.
+  std::string refusal_of(Name parameter, const std::vector<Node*>& products) const {
+    const State& state = *graph_.find_state(parameter);
+    const TensorType& type = graph_.value(state.before).type;
+    if (!state.is_trainable) return "the weight is frozen";
+    if (const std::int64_t depth = std::min(type.dim(-2), type.dim(-1)); depth < kLeastDepth)
+      return fmt::format("a depth of {} is below {}", depth, kLeastDepth);
+    for (const Node* node : products) {
+      if (!is_plain_product(*node)) continue;
+      if (graph_.value(node->outputs[0]).type.dtype != DType::kBFloat16) return "its result is f32";
+      if (const Unit* unit = unit_of(graph_, *node, options_.products.keep))
+        return fmt::format("precision.keep has {}", unit->first);
+    }
+    return {};
+  }
+
+  void explain(const Node& product, const std::string& refusal) const {
+    if (options_.explanation == nullptr) return;
+    const std::string unit = product_name(graph_, product);
+    options_.explanation->push_back(
+        refusal.empty() ? fmt::format("{}: int8 products, fallback {}; the parameter stays f32 in "
+                                      "rows, and its update is followed by packings",
+                                      unit, options_.products.fallback)
+                        : fmt::format("{}: bf16 products: {}", unit, refusal));
+  }
+
+  // Where the head with its loss reads the weight, and no product alone does.
+  void explain_head(ValueId weight) const {
+    for (const Node& node : graph_.nodes)
+      if (node.op->name.starts_with("head_") && node.inputs[kWeight] == weight)
+        return explain(node, "a head with its loss has no int8 form");
+  }
+
+  void quantize(Name parameter, const std::vector<Node*>& products) {
+    const ValueId copy = graph_.find_state(StateRole::kCopy, parameter)->before;
+    for (Node* node : products) {
+      const bool is_forward = is_plain_product(*node);
+      node->inputs[kWeight] = packing(parameter, !is_forward);
+      if (is_forward) node->attributes["fallback"] = options_.products.fallback;
+    }
+    mark_weight_gradients(parameter);
+    if (!is_read(copy))
+      std::erase_if(graph_.states, [&](const State& state) { return state.before == copy; });
+  }
+
+  ValueId packing(Name parameter, bool transposed) {
+    const StateRole role = transposed ? StateRole::kPackingTransposed : StateRole::kPacking;
+    if (const State* state = graph_.find_state(role, parameter)) return state->before;
+    TensorType type =
+        quantized(graph_.value(graph_.find_state(parameter)->before).type, int8_tile_format());
+    type.layout = panels_layout(transposed);
+    return builder_.state_of(parameter, role, type);
+  }
+
+  void mark_weight_gradients(Name parameter) {
+    const State* gradient = graph_.find_state(StateRole::kGradient, parameter);
+    if (gradient == nullptr) return;
+    const Node& sum = graph_.node(graph_.value(gradient->after).producer);
+    for (std::size_t i = 1; i < sum.inputs.size(); ++i) {
+      Node& node = graph_.node(graph_.value(sum.inputs[i]).producer);
+      const spec::ProductForm* form = ir::product_form(node);
+      if (form == nullptr || form->role != spec::ProductRole::kWeightGradient) continue;
+      const TensorType& x = graph_.value(node.inputs[0]).type;
+      if (x.dtype == DType::kBFloat16 && x.dim(0) >= kLeastDepth)
+        node.attributes["fallback"] = options_.products.fallback;
+    }
+  }
+
+  bool is_read(ValueId value) const {
+    return std::ranges::any_of(graph_.nodes,
+                               [&](const Node& node) {
+                                 return std::ranges::find(node.inputs, value) != node.inputs.end();
+                               }) ||
+           std::ranges::find(graph_.outputs, value) != graph_.outputs.end();
+  }
+
+  Graph& graph_;
+  ir::GraphBuilder builder_;
+  const PassOptions& options_;
+};
+
+bool quantize_products(Graph& graph, const PassContext& context) {
+  return context.options.precision == spec::Precision::kInt8 &&
+         ProductQuantizer(graph, context).run();
+}
+
+}  // namespace
+
+const Pass kQuantizeProducts{.name = "quantize_products",
+                             .needs = {"precision_chosen"},
+                             .required = true,
+                             .run = quantize_products};
+
+}  // namespace anabatic::passes

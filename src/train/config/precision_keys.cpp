@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/config/precision_keys.h"
+
+#include "train/config/config_key.h"
+
+namespace anabatic::train {
+namespace {
+
+ConfigKey keep_key() {
+  return {.name = "precision.keep",
+          .help =
+              "Units whose products have another precision than train.precision, such as "
+              "{attention: bf16, layers.0.experts.down: fp32}. A unit is a part of the names of "
+              "weights, or a segment. The longest one that fits counts.",
+          .is_list = true,
+          .set =
+              [](RunConfig& config, Values values) {
+                std::map<std::string, std::string> keep;
+                for (const std::string& text : values) {
+                  const auto sign = text.find('=');
+                  ANABATIC_REQUIRE(sign != std::string::npos && sign > 0,
+                                   "expected UNIT=PRECISION, got '{}'", text);
+                  const std::string unit = text.substr(0, sign), word = text.substr(sign + 1);
+                  ANABATIC_REQUIRE(word == "bf16" || word == "fp32",
+                                   "expected bf16 or fp32 for '{}', got '{}'", unit, word);
+                  ANABATIC_REQUIRE(keep.emplace(unit, word).second, "'{}' is given twice", unit);
+                }
+                config.precision.keep = std::move(keep);
+              },
+          .show =
+              [](const RunConfig& config) {
+                std::string out;
+                for (const auto& [unit, word] : config.precision.keep)
+                  out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", yaml_quoted(unit), word);
+                return fmt::format("{{{}}}", out);
+              },
+          .is_map = true,
+          .type = "map of text",
+          .allowed = "{UNIT: bf16 | fp32}"};
+}
+
+}  // namespace
+
+void add_precision_keys(std::vector<ConfigKey>& keys) {
+  keys.push_back(or_word(
+      integer("precision.int8_fallback",
+              "When blocks of a layer's input fall back to 16 bits in int8 products. One of n "
+              "elements does if n times the largest exceeds this many times the sum of all. Lower "
+              "values make more blocks do so; off makes none.",
+              0, AT(precision.int8_fallback), RunConfig::Precision::kOff - 1),
+      "off", RunConfig::Precision::kOff, AT(precision.int8_fallback)));
+  keys.push_back(keep_key());
+}
+
+void add_precision_problems(const RunConfig& config, std::vector<std::string>& problems) {
+  if (!config.precision.keep.empty() && !uses_bf16(config))
+    problems.emplace_back(
+        "precision.keep: expected train.precision: bf16 or int8 with units that differ from it, "
+        "got fp32");
+  if (!uses_int8(config)) return;
+  if (trains_adapter(config))
+    problems.emplace_back(
+        "train.precision: expected bf16 with lora, got int8: frozen weights and adapters have no "
+        "int8 products");
+  if (trains_on_pairs(config))
+    problems.emplace_back(
+        "train.precision: expected bf16 with train.objective: dpo, got int8: policy and reference "
+        "are compared in one precision");
+}
+
+spec::ProductOptions product_options(const RunConfig& config) {
+  spec::ProductOptions options;
+  options.fallback = config.precision.int8_fallback;
+  for (const auto& [unit, word] : config.precision.keep)
+    options.keep[unit] = word == "fp32" ? spec::Precision::kFp32 : spec::Precision::kBf16;
+  return options;
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs with int8 products: losses next to those of bf16, equal bits however they are planned and
+// resumed, checkpoints of bf16, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "anabatic/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "support/error_message.h"
+#include "support/planned_run.h"
+#include "support/sanitized.h"
+#include "support/test_config.h"
+#include "support/tiny_run.h"
+#include "support/tolerance.h"
+#include "train/evaluate.h"
+#include "train/plan_file.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::message_of;
+using anabatic::testing::TemporaryDirectory;
+using ::testing::HasSubstr;
+
+constexpr const char* kExperts = R"("hidden_size": 64, "intermediate_size": 96)";
+constexpr const char* kDense = R"("model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64, "intermediate_size": 160, "num_local_experts": 0,
+    "output_router_logits": false)";
+
+RunConfig int8_run(const std::filesystem::path& folder, const std::string& extra = kExperts) {
+  RunConfig run = anabatic::testing::tiny_run(folder, extra);
+  run.train.precision = "int8";
+  run.train.steps = 4;
+  run.data.sequence_length = 32;
+  return run;
+}
+
+std::string trained_bytes(const RunConfig& run) {
+  return checkpoint_bytes(Trainer(run).train().checkpoint);
+}
+
+std::vector<double> losses_of(const RunConfig& run) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line :
+       anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl"))
+    losses.push_back(line["loss"]);
+  return losses;
+}
+
+// By what marks a call as an int8 product.
+struct Products {
+  int forward = 0, input_gradients = 0, weight_gradients = 0;
+};
+Products int8_products(const RunConfig& run) {
+  const anabatic::testing::PlannedRun planned = anabatic::testing::plan_of(run);
+  const ir::Graph& graph = planned.budgeted.plan.training.graph;
+  Products count;
+  for (const ir::Node& node : graph.nodes) {
+    const spec::ProductForm* form = ir::product_form(node);
+    if (form == nullptr) continue;
+    const bool has_tiles = std::ranges::any_of(
+        node.inputs, [&](ir::ValueId input) { return is_int8_panels(graph.value(input).type); });
+    using enum spec::ProductRole;
+    if (form->role == kForward && has_tiles) ++count.forward;
+    if (form->role == kInputGradient && has_tiles) ++count.input_gradients;
+    if (form->role == kWeightGradient && node.attributes.contains("fallback"))
+      ++count.weight_gradients;
+  }
+  return count;
+}
+
+TEST(Int8Training, HasLossesNextToThoseOfBf16) {
+  for (const char* extra : {kExperts, kDense}) {
+    const TemporaryDirectory folder;
+    RunConfig run = int8_run(folder.path(), extra);
+    run.train.steps = anabatic::testing::kIsSanitized ? 2 : 20;
+    const Products count = int8_products(run);
+    EXPECT_GE(count.forward, 2 * 3) << extra;  // q k v together, o, and the MLP
+    EXPECT_GE(count.input_gradients, 2 * 3) << extra;
+    EXPECT_GE(count.weight_gradients, 2 * 3) << extra;
+    Trainer(run).train();
+    const std::vector<double> got = losses_of(run);
+    run.train.precision = "bf16";
+    run.train.output = folder.path() / "bf16";
+    Trainer(run).train();
+    const std::vector<double> want = losses_of(run);
+    ASSERT_EQ(got.size(), want.size());
+    EXPECT_NE(got, want);
+    if (!anabatic::testing::kIsSanitized) {
+      EXPECT_LT(want.back(), want.front());
+    }
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_LE(std::abs(got[i] - want[i]),
+                anabatic::testing::loss_tolerance(want[i], DType::kBFloat16))
+          << extra << " step " << i;
+  }
+}
+
+TEST(Int8Training, HasEqualBitsHoweverItIsPlanned) {
+  const TemporaryDirectory folder;
+  const RunConfig base = int8_run(folder.path());
+  const std::string want = trained_bytes(base);
+  int number = 0;
+  const auto expect_equal = [&](const char* what, auto&& change) {
+    RunConfig run = base;
+    run.train.output = folder.path() / std::to_string(number++);
+    change(run);
+    EXPECT_TRUE(trained_bytes(run) == want) << what;
+  };
+  expect_equal("threads", [](RunConfig& run) { run.device.threads = 3; });
+  expect_equal("planners", [](RunConfig& run) { run.compiler.trivial_planners = true; });
+  expect_equal("poison", [](RunConfig& run) { run.compiler.poison = true; });
+  expect_equal("one packing", [](RunConfig& run) { run.compiler.pack_transposed = false; });
+  expect_equal("recompute", [](RunConfig& run) {
+    run.memory.recompute = {"attention", "experts"};
+  });
+  expect_equal("passes", [](RunConfig& run) {
+    for (const char* pass : {"pack_weights", "split_parameters", "fuse_moe_permute",
+                             "fuse_optimizer", "fuse_norm_residual", "fuse_rope"})
+      run.compiler.disable_passes.emplace_back(pass);
+  });
+  expect_equal("optimizer state on disk", [](RunConfig& run) {
+    run.memory.optimizer_state = "disk";
+    run.memory.swap_slice = 4096;
+  });
+  expect_equal("parameters on disk", [](RunConfig& run) {
+    run.memory.optimizer_state = run.memory.masters = run.memory.parameters = "disk";
+  });
+}
+
+// A third of the frame has to go, and is recomputed. Then gate and up are kept in int8.
+TEST(Int8Training, FitsASmallerBudget) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  run.train.micro_batch_size = 4;
+  run.train.steps = 2;
+  run.compiler.trivial_planners = false;
+  const anabatic::testing::PlannedRun whole = anabatic::testing::plan_of(run);
+  const std::string want = trained_bytes(run);
+  const std::vector<double> losses = losses_of(run);
+  const auto replayed = [&](RunConfig lean, const char* name, const PlanFile& file) {
+    lean.memory.budget = 0;
+    lean.memory.plan = folder.path() / (name + std::string(".json"));
+    lean.train.output = folder.path() / name;
+    write_file_atomically(lean.memory.plan, to_json(file));
+    return lean;
+  };
+  RunConfig lean = run;
+  lean.memory.budget =
+      whole.budgeted.memory.peak_bytes - whole.budgeted.plan.training.plan.frame_bytes / 3;
+  const PlanFile recomputed = anabatic::testing::plan_of(lean).file;
+  EXPECT_FALSE(recomputed.decisions.recompute.empty());
+  EXPECT_TRUE(trained_bytes(replayed(lean, "recomputed", recomputed)) == want);
+  lean.memory.budget = 0;
+  lean.memory.compress = "int8";
+  PlanFile compressed = anabatic::testing::plan_of(lean).file;
+  for (const char* value : {"layers.0.experts.gate", "layers.0.experts.up", "layers.1.experts.gate",
+                            "layers.1.experts.up"})
+    compressed.decisions.saved_as[value] = spec::SavedForm::kInt8;
+  const RunConfig in_int8 = replayed(lean, "compressed", compressed);
+  Trainer(in_int8).train();
+  const std::vector<double> got = losses_of(in_int8);
+  ASSERT_EQ(got.size(), losses.size());
+  EXPECT_NE(got, losses);
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_LE(std::abs(got[i] - losses[i]),
+              anabatic::testing::loss_tolerance(losses[i], DType::kBFloat16));
+}
+
+TEST(Int8Training, ResumesWithEqualBits) {
+  for (const char* moments : {"fp32", "bf16", "int8"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = int8_run(folder.path());
+    run.train.save_every = 2;
+    run.train.keep_last = 0;
+    run.optimizer.state_precision = moments;
+    const std::string want = trained_bytes(run);
+    anabatic::testing::go_back_to(run.train.output, 2);
+    EXPECT_TRUE(trained_bytes(run) == want) << moments;
+  }
+}
+
+// Files hold the same states, so a run may go on in the other precision.
+TEST(Int8Training, GoesOnFromACheckpointOfBf16AndBack) {
+  for (const char* moments : {"fp32", "int8"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = int8_run(folder.path());
+    run.optimizer.state_precision = moments;
+    run.optimizer.schedule = "constant";
+    run.train.steps = 8;
+    run.train.precision = "bf16";
+    run.train.output = folder.path() / "bf16";
+    Trainer(run).train();
+    const std::vector<double> want = losses_of(run);
+    run.train.output = folder.path() / "both";
+    for (const auto& [precision, steps] :
+         {std::pair{"bf16", 4}, std::pair{"int8", 6}, std::pair{"bf16", 8}}) {
+      run.train.precision = precision;
+      run.train.steps = steps;
+      Trainer(run).train();
+    }
+    const std::vector<double> got = losses_of(run);
+    ASSERT_EQ(got.size(), want.size()) << moments;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_LE(std::abs(got[i] - want[i]),
+                anabatic::testing::loss_tolerance(want[i], DType::kBFloat16))
+          << moments << " step " << i;
+    run.train.precision = "fp32";
+    run.train.steps = 9;
+    EXPECT_THAT(message_of<InvalidArgument>([&] { Trainer(run).train(); }),
+                HasSubstr("train.precision: the checkpoint has bf16, this run fp32"));
+  }
+}
+
+// Each shape of a step.
+TEST(Int8Training, TakesMicroBatchesUpdatesInTheBackwardAndRanks) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  run.train.steps = 2;
+  run.train.gradient_accumulation_steps = 2;
+  run.train.gradient_leaves = 2;
+  run.optimizer.update = "in_backward";
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+  EXPECT_FALSE(trained_bytes(run).empty());
+  run.optimizer.update = "after_backward";
+  run.train.output = folder.path() / "one";
+  const auto state = anabatic::testing::training_state(Trainer(run).train().checkpoint);
+  run.train.gradient_accumulation_steps = 1;
+  run.parallel.local_ranks = 2;
+  run.train.output = folder.path() / "two";
+  EXPECT_EQ(anabatic::testing::training_state(Trainer(run).train().checkpoint), state);
+  // Ranks that share experts multiply the rows of both: sums go in another order.
+  const std::vector<double> want = losses_of(run);
+  run.parallel.expert = 2;
+  run.train.output = folder.path() / "experts";
+  Trainer(run).train();
+  const std::vector<double> got = losses_of(run);
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_LE(std::abs(got[i] - want[i]),
+              anabatic::testing::loss_tolerance(want[i], DType::kBFloat16));
+}
+
+TEST(Int8Training, KeepsUnitsAtTheirPrecision) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  const Products all = int8_products(run);
+  run.precision.keep = {{"attention", "bf16"}, {"layers.0.experts.down", "fp32"}};
+  const Products some = int8_products(run);
+  EXPECT_LT(some.forward, all.forward);
+  EXPECT_LT(some.weight_gradients, all.weight_gradients);
+  EXPECT_GT(some.forward, 0);
+  EXPECT_FALSE(trained_bytes(run).empty());
+  run.precision.keep = {{"attentions", "bf16"}};
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { Trainer(run).train(); }),
+      AllOf(HasSubstr("precision.keep: expected a unit with products, got 'attentions'; did "
+                      "you mean 'attention'?"),
+            HasSubstr("layers.N.experts.down")));
+}
+
+TEST(Int8Training, SaysWhichProductsAreInInt8) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  run.compiler.explain_dispatch = true;
+  run.precision.keep = {{"attention.v", "bf16"}};
+  std::string text;
+  set_log_sink([&](Severity, const std::string& line) { text += line + '\n'; });
+  int8_products(run);
+  set_log_sink({});
+  EXPECT_THAT(text, HasSubstr("layers.1.experts.down: int8 products, fallback 64; the parameter "
+                              "stays f32 in rows"));
+  EXPECT_THAT(text,
+              HasSubstr("layers.0.attention.v: bf16 products: precision.keep has attention.v"));
+  EXPECT_THAT(text, HasSubstr("layers.0.router: bf16 products: a depth of 4 is below 32"));
+  EXPECT_THAT(text, HasSubstr(testing::has_pass("fuse_head_loss")
+                                  ? "head: bf16 products: a head with its loss has no int8 form"
+                                  : "head: bf16 products: its result is f32"));
+}
+
+// A matrix of the usual tiny model is too short for int8.
+TEST(Int8Training, LeavesShortDepthsInBf16) {
+  const TemporaryDirectory folder;
+  const Products count = int8_products(int8_run(folder.path(), ""));
+  EXPECT_EQ(count.forward + count.input_gradients + count.weight_gradients, 0);
+}
+
+TEST(Int8Training, IsRefusedByTheNamesOfKeys) {
+  const auto problems = [](const Overrides& overrides) {
+    return message_of<InvalidArgument>([&] { load_run_config("", overrides); });
+  };
+  EXPECT_THAT(problems({{"train.precision", {"int8"}}, {"lora.targets", {"all"}}}),
+              HasSubstr("train.precision: expected bf16 with lora, got int8"));
+  EXPECT_THAT(problems({{"train.precision", {"int8"}}, {"train.objective", {"dpo"}}}),
+              HasSubstr("train.precision: expected bf16 with train.objective: dpo, got int8"));
+  EXPECT_THAT(problems({{"precision.int8_fallback", {"-1"}}}),
+              HasSubstr("precision.int8_fallback: expected an integer 0 to 127, got -1 (or off)"));
+  EXPECT_THAT(problems({{"precision.keep", {"attention"}}}),
+              HasSubstr("precision.keep: expected UNIT=PRECISION, got 'attention'"));
+  EXPECT_THAT(problems({{"precision.keep", {"attention=int4"}}}),
+              HasSubstr("precision.keep: expected bf16 or fp32 for 'attention', got 'int4'"));
+  EXPECT_THAT(problems({{"train.precision", {"fp32"}}, {"precision.keep", {"attention=bf16"}}}),
+              HasSubstr("precision.keep: expected train.precision: bf16 or int8"));
+}
+
+// Other verbs compute in what the files of the model hold.
+TEST(Int8Training, IsEvaluatedInBf16) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+  run.train.steps = 0;
+  const double in_int8_run = evaluate(run).loss;
+  run.train.precision = "bf16";
+  EXPECT_EQ(evaluate(run).loss, in_int8_run);
+}
+
+}  // namespace
+}  // namespace anabatic::train
