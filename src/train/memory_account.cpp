@@ -30,10 +30,6 @@ constexpr std::int64_t kBytesAStateOnDisk = 1024;
 // Touched of the stacks of a worker and of its allocations.
 constexpr std::int64_t kBytesAThread = std::int64_t{192} << 10;
 
-// Code, of the engine and its libraries, that a run meets after it has planned: kernels, the
-// writers of checkpoints and metrics; 2.6 MB measured, with a disk.
-constexpr std::int64_t kLateCodeBytes = std::int64_t{3} << 20;
-
 // Buffers for the parts that a StateCursor has loaded: upper and lower 16 bits of each.
 constexpr auto kCursorBytes =
     static_cast<std::int64_t>(2 * kMostOpenParameters) * runtime::swap::kBlockBytes;
