@@ -178,9 +178,9 @@ struct Config {
 
   // Precision of single products.
   struct Precision {
-    // With train.precision int8, a block of a layer's input falls back to 16 bits if its largest
-    // element, times its length, exceeds this many times the sum of all. Lower values make more
-    // blocks do so; off makes none.
+    // When blocks of a layer's input fall back to 16 bits in int8 products. One of n elements does
+    // if n times the largest exceeds this many times the sum of all. Lower values make more blocks
+    // do so; off makes none.
     // Allowed: 0 to 127, or std::nullopt for off.
     std::optional<std::int64_t> int8_fallback = 64;
     // Units whose products have another precision than train.precision, such as {attention: bf16,

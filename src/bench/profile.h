@@ -51,7 +51,7 @@ struct Profile {
   // Medians of probes between the steps.
   double fp32_flops_per_second = 0, bf16_flops_per_second = 0, copy_bytes_per_second = 0;
   double int8_ops_per_second = 0;  // of a run with int8 products
-  double step_seconds = 0;  // the mean, which the rows sum to; from one batch to the next
+  double step_seconds = 0;         // the mean, which the rows sum to; from one batch to the next
   double median_step_seconds = 0;
   // States on disk, for a measured step: bytes moved both ways, time of the transfers, and how long
   // the step waited for them.

@@ -146,9 +146,20 @@ class Optimizer {
     const auto next =
         builder_.add(ops::kOptimizerStep.name, std::move(inputs), std::move(attributes));
     for (std::size_t i = 0; i < states.size(); ++i) graph_.find_state(states[i])->after = next[i];
-    for (ir::State& state : graph_.states)
-      if (state.kind() == ir::StateKind::kDerived && state.owner == one.name)
-        state.after = add_derivation(builder_, next[0], builder_.type(state.before));
+    derive(one.name, next[0]);
+  }
+
+  // Quantising a matrix once is enough: its second int8 packing is made from the first.
+  void derive(Name parameter, ValueId updated) {
+    for (const bool is_second : {false, true}) {
+      const ir::State* first = graph_.find_state(ir::StateRole::kPacking, parameter);
+      for (ir::State& state : graph_.states) {
+        if (state.kind() != ir::StateKind::kDerived || state.owner != parameter) continue;
+        const TensorType type = builder_.type(state.before);
+        if (is_second != (first != nullptr && is_int8_panels(type) && &state != first)) continue;
+        state.after = add_derivation(builder_, is_second ? first->after : updated, type);
+      }
+    }
   }
 
   Graph& graph_;

@@ -130,8 +130,10 @@ Calibration part_of(Calibration calibration, std::int64_t num_ranks) {
 }
 
 spec::DeviceSpec with_peaks_of(spec::DeviceSpec device, const Calibration& calibration) {
-  if (calibration.fp32_flops_per_second > 0)
+  if (calibration.fp32_flops_per_second > 0) {
     device.fp32_flops_per_second = calibration.fp32_flops_per_second;
+    device.int8_ops_per_second = 0;  // no calibration has it: with_peaks derives it from fp32
+  }
   if (calibration.bf16_flops_per_second > 0)
     device.bf16_flops_per_second = calibration.bf16_flops_per_second;
   if (calibration.copy_bytes_per_second > 0)

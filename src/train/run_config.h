@@ -221,7 +221,7 @@ std::optional<std::tm> date_of(const std::string& text);
 RunConfig with_training_precision(RunConfig config);
 
 // For programs outside of training: they compute in bf16 where training does in int8, which is
-// said, and have no units of another precision.
+// logged, and have no units of another precision.
 RunConfig without_int8(RunConfig config);
 
 // The resolved config as YAML; load_run_config of it gives the same config.

@@ -314,6 +314,19 @@ TEST(Int8Products, WithAnActivationHaveTheBitsOfProductsAlone) {
     EXPECT_EQ(compare_bits(got.outputs[1], products[0]).report, "");
     EXPECT_EQ(compare_bits(got.outputs[2], products[1]).report, "");
   });
+  spec::Attributes quantising = attributes;
+  quantising["block"] = std::int64_t{128};
+  const TensorType codes = quantized(y, int8_format(128));
+  const OpCall coded{"linear_activation_with_codes", quantising, {x, gate, up}, {y, codes, codes}};
+  for_rows(coded, [&](const kernels::Kernel& kernel) {
+    const RunResult got = run_kernel(kernel, *ops::find_op(coded.op), coded, {.num_threads = 2});
+    EXPECT_EQ(got.violation, "");
+    for (std::size_t i = 0; i < 2; ++i) {
+      const OpCall quantize{
+          "quantize", {{"block", std::int64_t{128}}}, {products[i].values()}, {codes}};
+      EXPECT_EQ(compare_bits(got.outputs[1 + i], run_reference(quantize)[0]).report, "");
+    }
+  });
   // The gradient multiplies dy with the weight, rounds, and goes through the activation.
   const Values dy = drawn(kBf16, {t, k}, 24), down = packed(drawn(kF32, {k, n}, 25), true);
   const HostTensor dh =

@@ -75,30 +75,59 @@ Products int8_products(const RunConfig& run) {
   return count;
 }
 
+void expect_near(const std::vector<double>& got, const std::vector<double>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_LE(std::abs(got[i] - want[i]),
+              anabatic::testing::loss_tolerance(want[i], DType::kBFloat16))
+        << "step " << i;
+}
+
+// In int8 and in bf16.
+std::pair<std::vector<double>, std::vector<double>> both_losses(RunConfig run) {
+  Trainer(run).train();
+  const std::vector<double> got = losses_of(run);
+  run.train.precision = "bf16";
+  run.train.output += "_bf16";
+  Trainer(run).train();
+  return {got, losses_of(run)};
+}
+
 TEST(Int8Training, HasLossesNextToThoseOfBf16) {
   for (const char* extra : {kExperts, kDense}) {
+    SCOPED_TRACE(extra);
     const TemporaryDirectory folder;
     RunConfig run = int8_run(folder.path(), extra);
     run.train.steps = anabatic::testing::kIsSanitized ? 2 : 20;
     const Products count = int8_products(run);
-    EXPECT_GE(count.forward, 2 * 3) << extra;  // q k v together, o, and the MLP
-    EXPECT_GE(count.input_gradients, 2 * 3) << extra;
-    EXPECT_GE(count.weight_gradients, 2 * 3) << extra;
-    Trainer(run).train();
-    const std::vector<double> got = losses_of(run);
-    run.train.precision = "bf16";
-    run.train.output = folder.path() / "bf16";
-    Trainer(run).train();
-    const std::vector<double> want = losses_of(run);
-    ASSERT_EQ(got.size(), want.size());
+    EXPECT_GE(count.forward, 2 * 3);  // q k v together, o, and the MLP
+    EXPECT_GE(count.input_gradients, 2 * 3);
+    EXPECT_GE(count.weight_gradients, 2 * 3);
+    const auto [got, want] = both_losses(run);
     EXPECT_NE(got, want);
     if (!anabatic::testing::kIsSanitized) {
       EXPECT_LT(want.back(), want.front());
     }
-    for (std::size_t i = 0; i < got.size(); ++i)
-      EXPECT_LE(std::abs(got[i] - want[i]),
-                anabatic::testing::loss_tolerance(want[i], DType::kBFloat16))
-          << extra << " step " << i;
+    expect_near(got, want);
+  }
+}
+
+// Latent attention with a shared expert, and biases of every product.
+TEST(Int8Training, TakesTheProductsOfOtherFamilies) {
+  for (const char* extra :
+       {R"("model_type": "deepseek_v3", "hidden_size": 64, "intermediate_size": 96,
+           "kv_lora_rank": 32, "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16,
+           "v_head_dim": 16, "num_key_value_heads": 4, "n_routed_experts": 4,
+           "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+           "moe_intermediate_size": 48, "first_k_dense_replace": 1)",
+        R"("model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
+           "num_experts": 4, "sliding_window": 6, "rope_scaling": null)"}) {
+    SCOPED_TRACE(extra);
+    const TemporaryDirectory folder;
+    const RunConfig run = int8_run(folder.path(), extra);
+    EXPECT_GE(int8_products(run).forward, 2 * 3);
+    const auto [got, want] = both_losses(run);
+    expect_near(got, want);
   }
 }
 
@@ -134,43 +163,23 @@ TEST(Int8Training, HasEqualBitsHoweverItIsPlanned) {
   });
 }
 
-// A third of the frame has to go, and is recomputed. Then gate and up are kept in int8.
-TEST(Int8Training, FitsASmallerBudget) {
+// A third of the frame has to go, and is recomputed.
+TEST(Int8Training, FitsASmallerBudgetWithEqualBits) {
   const TemporaryDirectory folder;
   RunConfig run = int8_run(folder.path());
   run.train.micro_batch_size = 4;
   run.train.steps = 2;
   run.compiler.trivial_planners = false;
-  const anabatic::testing::PlannedRun whole = anabatic::testing::plan_of(run);
+  const auto whole = anabatic::testing::plan_of(run).budgeted;
   const std::string want = trained_bytes(run);
-  const std::vector<double> losses = losses_of(run);
-  const auto replayed = [&](RunConfig lean, const char* name, const PlanFile& file) {
-    lean.memory.budget = 0;
-    lean.memory.plan = folder.path() / (name + std::string(".json"));
-    lean.train.output = folder.path() / name;
-    write_file_atomically(lean.memory.plan, to_json(file));
-    return lean;
-  };
-  RunConfig lean = run;
-  lean.memory.budget =
-      whole.budgeted.memory.peak_bytes - whole.budgeted.plan.training.plan.frame_bytes / 3;
-  const PlanFile recomputed = anabatic::testing::plan_of(lean).file;
-  EXPECT_FALSE(recomputed.decisions.recompute.empty());
-  EXPECT_TRUE(trained_bytes(replayed(lean, "recomputed", recomputed)) == want);
-  lean.memory.budget = 0;
-  lean.memory.compress = "int8";
-  PlanFile compressed = anabatic::testing::plan_of(lean).file;
-  for (const char* value : {"layers.0.experts.gate", "layers.0.experts.up", "layers.1.experts.gate",
-                            "layers.1.experts.up"})
-    compressed.decisions.saved_as[value] = spec::SavedForm::kInt8;
-  const RunConfig in_int8 = replayed(lean, "compressed", compressed);
-  Trainer(in_int8).train();
-  const std::vector<double> got = losses_of(in_int8);
-  ASSERT_EQ(got.size(), losses.size());
-  EXPECT_NE(got, losses);
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_LE(std::abs(got[i] - losses[i]),
-              anabatic::testing::loss_tolerance(losses[i], DType::kBFloat16));
+  run.memory.budget = whole.memory.peak_bytes - whole.plan.training.plan.frame_bytes / 3;
+  const PlanFile file = anabatic::testing::plan_of(run).file;
+  EXPECT_FALSE(file.decisions.recompute.empty());
+  run.memory.budget = 0;
+  run.memory.plan = folder.path() / "plan.json";
+  run.train.output = folder.path() / "recomputed";
+  write_file_atomically(run.memory.plan, to_json(file));
+  EXPECT_TRUE(trained_bytes(run) == want);
 }
 
 TEST(Int8Training, ResumesWithEqualBits) {
@@ -205,12 +214,8 @@ TEST(Int8Training, GoesOnFromACheckpointOfBf16AndBack) {
       run.train.steps = steps;
       Trainer(run).train();
     }
-    const std::vector<double> got = losses_of(run);
-    ASSERT_EQ(got.size(), want.size()) << moments;
-    for (std::size_t i = 0; i < got.size(); ++i)
-      EXPECT_LE(std::abs(got[i] - want[i]),
-                anabatic::testing::loss_tolerance(want[i], DType::kBFloat16))
-          << moments << " step " << i;
+    SCOPED_TRACE(moments);
+    expect_near(losses_of(run), want);
     run.train.precision = "fp32";
     run.train.steps = 9;
     EXPECT_THAT(message_of<InvalidArgument>([&] { Trainer(run).train(); }),
@@ -240,11 +245,7 @@ TEST(Int8Training, TakesMicroBatchesUpdatesInTheBackwardAndRanks) {
   run.parallel.expert = 2;
   run.train.output = folder.path() / "experts";
   Trainer(run).train();
-  const std::vector<double> got = losses_of(run);
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_LE(std::abs(got[i] - want[i]),
-              anabatic::testing::loss_tolerance(want[i], DType::kBFloat16));
+  expect_near(losses_of(run), want);
 }
 
 TEST(Int8Training, KeepsUnitsAtTheirPrecision) {

@@ -242,41 +242,53 @@ void pack_in_int8(const Arguments& args) {
 }
 
 using Block4x4 = std::int8_t __attribute__((vector_size(16)));
+using Sums4x4 = std::int32_t __attribute__((vector_size(64)));
 
 // The second packing of int8 products from the first one. Sixteen bytes are four rows of four
-// columns in either, so one shuffle turns them. One task makes a panel.
+// columns in either, so one shuffle turns them. One task makes a few panels, so that it reads runs
+// of whole cache lines.
 void turn_int8_panels(const Arguments& args) {
+  constexpr std::int64_t kGroups = kPanelColumns / kInt8Unit, kTaskPanels = 4;
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   const PanelShape from = panel_shape(*x.type), to = panel_shape(*y.type);
-  const std::int64_t blocks = int8_blocks(to.depth),
+  const std::int64_t blocks = int8_blocks(to.depth), tasks = ceil_div(to.num_panels(), kTaskPanels),
                      matrices = y.type->ndim() == 3 ? y.type->dim(0) : 1;
   std::memcpy(y.data + scales_offset(*y.type), x.data + scales_offset(*x.type),
               static_cast<std::size_t>(scales_type(*x.type).num_bytes()));
-  args.launch.team->for_tasks(matrices * to.num_panels(), [&](std::int64_t task) {
-    constexpr std::int64_t kGroups = kPanelColumns / kInt8Unit;
-    const std::int64_t first_unit = task % to.num_panels() * kGroups;
-    const std::int8_t* source =
-        x.as<const std::int8_t>() + task / to.num_panels() * from.num_elements();
-    std::int8_t* target = y.as<std::int8_t>() + task * to.panel_elements();
+  args.launch.team->for_tasks(matrices * tasks, [&](std::int64_t task) {
+    const std::int64_t matrix = task / tasks, first = task % tasks * kTaskPanels,
+                       panel = matrix * to.num_panels() + first,
+                       groups = std::min(kTaskPanels, to.num_panels() - first) * kGroups;
+    const std::int8_t* source = x.as<const std::int8_t>() + matrix * from.num_elements();
+    std::int8_t* target = y.as<std::int8_t>() + panel * to.panel_elements();
     for (std::int64_t block = 0; block < blocks; ++block) {
-      std::int32_t sums[kPanelColumns] = {};
+      Sums4x4 sums[kTaskPanels * kGroups] = {};
       const std::int64_t end = std::min(to.depth, (block + 1) * kInt8Tile);
-      for (std::int64_t n = block * kInt8Tile; n < end; n += kInt8Unit)
-        for (std::int64_t group = 0; group < kGroups; ++group, target += sizeof(Block4x4)) {
-          Block4x4 rows{};
-          if (first_unit + group < from.units())
-            std::memcpy(&rows,
-                        source + n / kPanelColumns * from.panel_elements() +
-                            ((first_unit + group) * kPanelColumns + n % kPanelColumns) * kInt8Unit,
-                        sizeof rows);
-          const Block4x4 turned = __builtin_shufflevector(rows, rows, 0, 4, 8, 12, 1, 5, 9, 13, 2,
-                                                          6, 10, 14, 3, 7, 11, 15);
-          std::memcpy(target, &turned, sizeof turned);
-          for (std::int64_t i = 0; i < 16; ++i)
-            sums[group * kInt8Unit + i / kInt8Unit] += turned[static_cast<int>(i)];
+      for (std::int64_t n = block * kInt8Tile; n < end; n += kInt8Unit) {
+        const std::int8_t* rows =
+            source + n / kPanelColumns * from.panel_elements() + n % kPanelColumns * kInt8Unit;
+        for (std::int64_t group = 0; group < groups; ++group) {
+          const std::int64_t unit = first * kGroups + group;
+          Block4x4 values{};
+          if (unit < from.units())
+            std::memcpy(&values, rows + unit * kPanelColumns * kInt8Unit, sizeof values);
+          const Block4x4 turned = __builtin_shufflevector(values, values, 0, 4, 8, 12, 1, 5, 9, 13,
+                                                          2, 6, 10, 14, 3, 7, 11, 15);
+          std::memcpy(target + group / kGroups * to.panel_elements() + n * kPanelColumns +
+                          group % kGroups * std::int64_t{sizeof turned},
+                      &turned, sizeof turned);
+          sums[group] += __builtin_convertvector(turned, Sums4x4);
         }
-      std::int32_t* compensation = y.compensations() + (task * blocks + block) * kPanelColumns;
-      for (std::int64_t i = 0; i < kPanelColumns; ++i) compensation[i] = -128 * sums[i];
+      }
+      for (std::int64_t group = 0; group < groups; ++group) {
+        std::int32_t* compensation =
+            y.compensations() + ((panel + group / kGroups) * blocks + block) * kPanelColumns;
+        for (int i = 0; i < kInt8Unit; ++i) {
+          const Sums4x4& of = sums[group];
+          compensation[group % kGroups * kInt8Unit + i] =
+              -128 * (of[4 * i] + of[4 * i + 1] + of[4 * i + 2] + of[4 * i + 3]);
+        }
+      }
     }
   });
 }
