@@ -271,7 +271,7 @@ TEST(Int8Rows, WithAnActivationEqualSeparateOnes) {
     const std::string suffix = variant == "_int8_portable" ? ""
                                : variant == "_int8_avx2"   ? "_avx2"
                                                            : "_avx512";
-    run_row("activation_gradient", suffix, {&dh, wide_gate.get(), wide_up.get()},
+    run_row("activation_gradient", suffix, {wide_gate.get(), wide_up.get(), &dh},
             {&dgate_alone, &dup_alone}, activation);
     EXPECT_TRUE(dgate == dgate_alone && dup == dup_alone) << variant;
   }

@@ -406,27 +406,39 @@ void put_rows(const Int8Source& w, const Tile& tile, Int row, Int column, const 
   }
 }
 
+// kLanes int8 values as words.
+ANABATIC_INLINE Words widened(const std::int8_t* from) {
+  Codes values;
+  std::memcpy(&values, from, sizeof values);
+#if ANABATIC_ISA_LANES == 16  // g++ 12 widens element by element
+  return reinterpret_cast<Words>(_mm512_cvtepi8_epi32(reinterpret_cast<__m128i>(values)));
+#else
+  return reinterpret_cast<Words>(__builtin_convertvector(values, Ints));
+#endif
+}
+
 // Lines are columns of the tile.
 void put_columns(const Int8Source& w, const Tile& tile, Int row, Int column, const Int8Lines& to) {
   const Int units = int8_units(w.rows), blocks = int8_blocks(w.rows);
+  const Int rows = smaller(kInt8Block, w.rows - row);
   for (Int k = 0; k < kInt8Block && column + k < w.columns; k += kInt8Panel) {
     const Int panel = (column + k) / kInt8Panel;
-    std::int8_t* codes = to.codes + (panel * units + row / kInt8Unit) * kPanelBytes;
-    std::int32_t sums[kInt8Panel] = {};
-    for (Int r = 0; r < kInt8Block && row + r < w.rows; r += kInt8Unit, codes += kPanelBytes)
-      for (Int g = 0; g < kInt8Panel; g += kLanes) {
-        Words word{};
-        Ints sum{};
-        for (int e = 0; e < kInt8Unit; ++e) {
-          Codes line;
-          std::memcpy(&line, &tile.codes[r + e][k + g], sizeof line);
-          const Ints wide = __builtin_convertvector(line, Ints);
-          sum += wide;
-          word |= (reinterpret_cast<Words>(wide) & 0xFFu) << 8 * e;
-        }
-        std::memcpy(codes + g * kInt8Unit, &word, sizeof word);
-        for (int n = 0; n < kLanes; ++n) sums[g + n] += sum[n];
+    std::int32_t sums[kInt8Panel];
+    for (Int g = 0; g < kInt8Panel; g += kLanes) {
+      std::int8_t* codes =
+          to.codes + (panel * units + row / kInt8Unit) * kPanelBytes + g * kInt8Unit;
+      Words sum{};
+      for (Int r = 0; r < rows; r += kInt8Unit, codes += kPanelBytes) {
+        const auto line = [&](Int e) __attribute__((always_inline)) {
+          return widened(&tile.codes[r + e][k + g]);
+        };
+        const Words a = line(0), b = line(1), c = line(2), d = line(3);
+        sum += (a + b) + (c + d);
+        const Words word = (a & 0xFFu) | (b & 0xFFu) << 8 | (c & 0xFFu) << 16 | d << 24;
+        std::memcpy(codes, &word, sizeof word);
       }
+      std::memcpy(sums + g, &sum, sizeof sum);
+    }
     put_compensation(to, panel, row / kInt8Block, blocks, sums);
   }
 }
