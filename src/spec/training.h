@@ -2,8 +2,9 @@
 // Training options as the passes and the compiler read them.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "spec/product.h"
 
@@ -18,7 +19,7 @@ struct ProductOptions {
   std::int64_t fallback = kDefaultFallback;  // of int8 products
   // kFp32 or kBf16 by unit: a part of the dotted name of a weight without ".weight", such as
   // "attention" or "layers.3.experts.down", or a segment.
-  std::map<std::string, Precision, std::less<>> keep{};
+  std::vector<std::pair<std::string, Precision>> keep{};
 };
 
 // Precision of the moments of matrices. kBf16: rounded stochastically. kInt8: by blocks

@@ -39,13 +39,18 @@ ValueId sum(Graph& graph, const PassContext& context, const ir::State& gradient)
 
 bool sum_leaves(Graph& graph, const PassContext& context) {
   if (!context.options.with_update || context.options.leaves == 1) return false;
+  bool changed = false;
   const std::size_t num_states = graph.states.size();
   for (std::size_t i = 0; i < num_states; ++i) {
     const ir::State state = graph.states[i];  // adding states moves them
-    if (state.role == ir::StateRole::kGradient) graph.states[i].after = sum(graph, context, state);
+    if (state.role != ir::StateRole::kGradient ||
+        graph.node(graph.value(state.after).producer).op->name == ops::kSumLeaves.name)
+      continue;
+    graph.states[i].after = sum(graph, context, state);
+    changed = true;
   }
-  ir::sort_nodes(graph);
-  return true;
+  if (changed) ir::sort_nodes(graph);
+  return changed;
 }
 
 }  // namespace

@@ -72,7 +72,8 @@ spec::ProductOptions product_options(const RunConfig& config) {
   spec::ProductOptions options;
   options.fallback = config.precision.int8_fallback;
   for (const auto& [unit, word] : config.precision.keep)
-    options.keep[unit] = word == "fp32" ? spec::Precision::kFp32 : spec::Precision::kBf16;
+    options.keep.emplace_back(unit,
+                              word == "fp32" ? spec::Precision::kFp32 : spec::Precision::kBf16);
   return options;
 }
 

@@ -99,8 +99,9 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "keep") {  // UNIT:PRECISION
     const std::size_t colon = value.find(':');
     ANABATIC_REQUIRE(colon != std::string::npos, "expected UNIT:PRECISION, got '{}'", value);
-    options.products.keep[value.substr(0, colon)] =
-        value.substr(colon + 1) == "fp32" ? spec::Precision::kFp32 : spec::Precision::kBf16;
+    options.products.keep.emplace_back(value.substr(0, colon), value.substr(colon + 1) == "fp32"
+                                                                   ? spec::Precision::kFp32
+                                                                   : spec::Precision::kBf16);
   } else {
     throw InvalidArgument(fmt::format("unknown option '{}'", key));
   }
