@@ -170,7 +170,8 @@ struct Config {
     std::optional<double> router_bias_update_rate{};
     // Weight in the objective of the mean loss of layers of multi-token prediction. 0 keeps them as
     // they are. auto is 0.1 where the files hold such layers. A random start has them only with a
-    // number above 0 here. gradients takes auto as without them.
+    // number above 0 here. gradients takes auto as without them, and so does a run of an adapter
+    // (lora), in which such layers stay frozen.
     // Allowed: >= 0, or std::nullopt for auto.
     std::optional<double> mtp_loss_coef{};
   };
@@ -340,8 +341,9 @@ struct Config {
   // Adapters that are trained in place of the model.
   struct Lora {
     // Weights that get a low-rank adapter, which is trained in place of the model. Words:
-    // attention, mlp (of dense layers), shared, experts, router, head, or all (attention, mlp,
-    // shared, experts). Anything else is a regular expression over names of parameters.
+    // attention, mlp (of dense layers), shared, experts, router, embedding, head, or all
+    // (attention, mlp, shared, experts). Anything else is a regular expression over names of
+    // parameters.
     std::vector<std::string> targets{};
     // Rank of the adapters. auto is 16, or that of lora.from.
     // Allowed: 1 to 4096, or std::nullopt for auto.

@@ -253,8 +253,10 @@ void turn_int8_panels(const Arguments& args) {
   const PanelShape from = panel_shape(*x.type), to = panel_shape(*y.type);
   const std::int64_t blocks = int8_blocks(to.depth), tasks = ceil_div(to.num_panels(), kTaskPanels),
                      matrices = y.type->ndim() == 3 ? y.type->dim(0) : 1;
-  std::memcpy(y.data + scales_offset(*y.type), x.data + scales_offset(*x.type),
-              static_cast<std::size_t>(scales_type(*x.type).num_bytes()));
+  const std::int64_t tiles =
+      matrices * ceil_div(y.type->dim(-2), kInt8Tile) * scale_columns(*y.type);
+  std::memcpy(y.scales<BFloat16>(), x.scales<BFloat16>(),
+              static_cast<std::size_t>(tiles) * sizeof(BFloat16));
   args.launch.team->for_tasks(matrices * tasks, [&](std::int64_t task) {
     const std::int64_t matrix = task / tasks, first = task % tasks * kTaskPanels,
                        panel = matrix * to.num_panels() + first,

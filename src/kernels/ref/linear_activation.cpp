@@ -44,24 +44,26 @@ void forward(const Arguments& args) {
   const TensorView* weights = input_or_null(inputs, at.row_weights());
   const std::int64_t top_k = spec::get_int_or(*args.attributes, "top_k", 0);
   const bool keeps_int8 = args.outputs.size() > 1 && args.outputs[1].type->is_quantized();
-  std::vector<ProductRows> of_weights;
-  for (std::size_t i = 0; i < count; ++i) of_weights.emplace_back(args, args.inputs[1 + i], false);
+  std::optional<ProductRows> of_weights[2];
+  for (std::size_t i = 0; i < count; ++i) of_weights[i].emplace(args, args.inputs[1 + i], false);
   for_rows(rows(h), offsets, [&](std::int64_t t, std::int64_t group) {
     const std::int64_t row = top_k > 0 ? load_index(*row_map, t) / top_k : t;
     const double factor = weights != nullptr ? load(*weights, load_index(*row_map, t)) : 1.0;
-    std::vector<double> products[2];
+    const std::vector<double>* products[2] = {};
     for (std::size_t i = 0; i < count; ++i) {
-      products[i] = of_weights[i].times(x, row, group, biases.empty() ? nullptr : &biases[i]);
-      for (double& value : products[i]) value = round_to(x.type->dtype, value);
+      std::vector<double>& product =
+          of_weights[i]->times(x, row, group, biases.empty() ? nullptr : &biases[i]);
+      products[i] = &product;
+      for (double& value : product) value = round_to(x.type->dtype, value);
       if (keeps_int8)
-        quantize_row(products[i].data(), t, args.outputs[1 + i]);
+        quantize_row(product.data(), t, args.outputs[1 + i]);
       else if (args.outputs.size() > 1)
-        store_row(args.outputs[1 + i], t, products[i]);
+        store_row(args.outputs[1 + i], t, product);
     }
     for (std::size_t n = 0; n < static_cast<std::size_t>(out); ++n) {
-      const double up = count > 1 ? products[1][n] : 1;
+      const double up = count > 1 ? (*products[1])[n] : 1;
       store(h, t * out + static_cast<std::int64_t>(n),
-            factor * evaluate(activation, products[0][n], up).value);
+            factor * evaluate(activation, (*products[0])[n], up).value);
     }
   });
 }
@@ -88,7 +90,7 @@ void backward(const Arguments& args) {
              const std::int64_t row = weights != nullptr ? slot / columns(*weights) : t;
              const double factor = weights != nullptr ? load(*weights, slot) : 1.0;
              double dweight = 0;
-             const std::vector<double> dhs = products.times(dy, row, group);
+             const std::vector<double>& dhs = products.times(dy, row, group);
              for (std::int64_t f = 0; f < out; ++f) {
                const double dh = round_to(dy.type->dtype, dhs[static_cast<std::size_t>(f)]);
                const DType dtype = dy.type->dtype;

@@ -17,15 +17,16 @@ void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::
 // dx = sum over p of dy_p · weight_p, in this order.
 void multiply_transposed(const Arguments& args, std::int64_t begin, std::int64_t end,
                          std::int64_t group) {
-  std::vector<ProductRows> products;
+  thread_local std::vector<ProductRows> products;  // keeps its room
   for (std::size_t p = 0; p < args.inputs.size() / 2; ++p)
     products.emplace_back(args, args.inputs[2 * p + 1], true);
   for (std::int64_t t = begin; t < end; ++t) {
-    std::vector<double> sums(static_cast<std::size_t>(columns(args.outputs[0])), 0);
-    for (std::size_t p = 0; p < products.size(); ++p)
+    std::vector<double>& sums = products[0].times(args.inputs[0], t, group);
+    for (std::size_t p = 1; p < products.size(); ++p)
       products[p].add(args.inputs[2 * p], t, group, sums);
     store_row(args.outputs[0], t, sums);
   }
+  products.clear();
 }
 
 // dw_p = dy_p' · x for every p.

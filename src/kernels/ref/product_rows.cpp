@@ -2,6 +2,15 @@
 #include "kernels/ref/product_rows.h"
 
 namespace anabatic::kernels::ref {
+namespace {
+
+// Rows of this thread that no product uses. The next one takes the last, with its room.
+std::vector<std::vector<double>>& spare_rows() {
+  thread_local std::vector<std::vector<double>> rows;
+  return rows;
+}
+
+}  // namespace
 
 ProductRows::ProductRows(const Arguments& args, const TensorView& weight, bool of_gradient)
     : weight_(weight),
@@ -9,7 +18,16 @@ ProductRows::ProductRows(const Arguments& args, const TensorView& weight, bool o
       is_int8_(is_int8_panels(*weight.type)),
       fallback_(of_gradient ? kWithoutFallback : fallback_of(args).value_or(kWithoutFallback)),
       width_(weight.type->dim(of_gradient ? -1 : -2)),
-      depth_(weight.type->dim(of_gradient ? -2 : -1)) {}
+      depth_(weight.type->dim(of_gradient ? -2 : -1)) {
+  auto& spare = spare_rows();
+  if (spare.empty()) return;
+  sums_ = std::move(spare.back());
+  spare.pop_back();
+}
+
+ProductRows::~ProductRows() {
+  if (sums_.capacity() > 0) spare_rows().push_back(std::move(sums_));
+}
 
 void ProductRows::add(const TensorView& x, std::int64_t row, std::int64_t group,
                       std::vector<double>& sums) {
@@ -28,16 +46,16 @@ void ProductRows::add(const TensorView& x, std::int64_t row, std::int64_t group,
           load(x, row * depth_ + k) * load_weight(weight_, place(n, k));
 }
 
-std::vector<double> ProductRows::times(const TensorView& x, std::int64_t row, std::int64_t group,
-                                       const TensorView* bias) {
-  std::vector<double> sums(static_cast<std::size_t>(width_), 0);
-  add(x, row, group, sums);
+std::vector<double>& ProductRows::times(const TensorView& x, std::int64_t row, std::int64_t group,
+                                        const TensorView* bias) {
+  sums_.assign(static_cast<std::size_t>(width_), 0);
+  add(x, row, group, sums_);
   for (std::int64_t n = 0; bias != nullptr && n < width_; ++n) {
-    double& sum = sums[static_cast<std::size_t>(n)];
+    double& sum = sums_[static_cast<std::size_t>(n)];
     sum += load(*bias, group * width_ + n);
     if (is_int8_) sum = static_cast<float>(sum);  // an int8 product is f32 arithmetic
   }
-  return sums;
+  return sums_;
 }
 
 void ProductRows::take_matrix(std::int64_t group) {

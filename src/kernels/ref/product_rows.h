@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of rows with the matrices of a weight, in double, or by the definition of int8 products
 // (int8_products.h) where the weight is in their panels. One row at a time: rows do not depend on
-// each other.
+// each other. Double products take nothing from the heap once a thread has made as wide ones.
 #pragma once
 #include <optional>
 #include <vector>
@@ -15,13 +15,15 @@ class ProductRows {
  public:
   // With the weight itself, which an input gradient reads, or with its transpose.
   ProductRows(const Arguments& args, const TensorView& weight, bool of_gradient);
+  ProductRows(ProductRows&&) = default;
+  ~ProductRows();
 
   // Adds row `row` of x times matrix `group`. A chain of an int8 product goes on from the f32
   // values that `sums` holds.
   void add(const TensorView& x, std::int64_t row, std::int64_t group, std::vector<double>& sums);
-  // The sums of one product, and after them the bias, if there is one.
-  std::vector<double> times(const TensorView& x, std::int64_t row, std::int64_t group,
-                            const TensorView* bias = nullptr);
+  // The sums of one product, and after them the bias, if there is one. Valid until the next call.
+  std::vector<double>& times(const TensorView& x, std::int64_t row, std::int64_t group,
+                             const TensorView* bias = nullptr);
 
  private:
   // Where element (column of the product, k) of the matrix is.
@@ -36,6 +38,7 @@ class ProductRows {
   const std::int64_t width_, depth_;  // of a result and of a row of x
   std::int64_t group_ = -1, base_ = 0;
   CodedLines tiles_;  // those of the group, for an int8 product
+  std::vector<double> sums_;
 };
 
 // The attribute `fallback`, which alone makes a weight gradient an int8 product.
