@@ -165,6 +165,8 @@ TEST(Int8Training, HasEqualBitsHoweverItIsPlanned) {
 
 // A third of the frame has to go, and is recomputed.
 TEST(Int8Training, FitsASmallerBudgetWithEqualBits) {
+  if (!anabatic::testing::has_optional_passes())
+    GTEST_SKIP() << "the peak is at no value that can be computed again";
   const TemporaryDirectory folder;
   RunConfig run = int8_run(folder.path());
   run.train.micro_batch_size = 4;
