@@ -14,7 +14,7 @@ double relative_bound(const ir::Graph& graph, spec::Precision precision) {
   std::int64_t longest = 1;
   for (const ir::Value& value : graph.values)
     for (const std::int64_t dim : value.type.shape) longest = std::max(longest, dim);
-  const double storage = precision == spec::Precision::kBf16 ? kBf16Roundoff : kFloatRoundoff;
+  const double storage = precision == spec::Precision::kFp32 ? kFloatRoundoff : kBf16Roundoff;
   return 2 * std::sqrt(static_cast<double>(graph.nodes.size())) *
          (storage + std::sqrt(static_cast<double>(longest)) * kFloatRoundoff);
 }

@@ -97,7 +97,8 @@ class GraphBenchmark final : public Benchmark {
   GraphBenchmark(const train::RunConfig& run, MakeCase make, bool accumulate)
       : make_(std::move(make)),
         accumulate_(accumulate),
-        options_(train::compile_options(run, {.name = "bench", .training = true})),
+        options_(
+            train::compile_options(run, {.name = "bench", .training = true, .takes_int8 = true})),
         team_(static_cast<int>(run.device.threads)),
         device_(device::probe_cpu(team_, false)),
         instance_(make_(0), options_, device_, team_) {

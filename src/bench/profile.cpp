@@ -351,8 +351,7 @@ class Profiler {
       row.seconds = 1e-9 * static_cast<double>(sums.nanoseconds) / steps;
       row.flops = row.calls * ratios.of(info) * static_cast<double>(info.cost.flops);
       row.bytes = row.calls * static_cast<double>(info.cost.bytes_read + info.cost.bytes_written);
-      const double peak =
-          info.is_bf16 ? result_.bf16_flops_per_second : result_.fp32_flops_per_second;
+      const double peak = result_.peak_of(info.precision);
       row.roof_seconds = std::max(row.flops / peak, row.bytes / result_.copy_bytes_per_second);
       if (sums.longest_busy > 0)
         row.imbalance = 1 - static_cast<double>(sums.total_busy) /

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "spec/decisions.h"
+#include "spec/training.h"
 #include "train/run_config.h"
 
 namespace anabatic::bench {
@@ -72,6 +73,11 @@ struct Profile {
   };
   std::vector<Step> steps;
 
+  double peak_of(spec::Precision of) const {
+    return of == spec::Precision::kInt8   ? int8_ops_per_second
+           : of == spec::Precision::kBf16 ? bf16_flops_per_second
+                                          : fp32_flops_per_second;
+  }
   double mfu() const {
     const double peak = precision == "int8"   ? int8_ops_per_second
                         : precision == "bf16" ? bf16_flops_per_second

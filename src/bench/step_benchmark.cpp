@@ -36,7 +36,8 @@ struct Gradients {
                                       .balance_coef = session.config().router_aux_loss_coef},
                             .training = true,
                             .with_update = false,
-                            .only_kernels = std::move(only_kernels)});
+                            .only_kernels = std::move(only_kernels),
+                            .takes_int8 = true});
     session.load_parameters();
     session.refresh_derived();
     const io::StepBatch batch = train::random_step(run, session.config(), 0);

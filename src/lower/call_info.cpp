@@ -7,6 +7,7 @@
 #include "lower/lower_leaves.h"
 #include "lower/planned_calls.h"
 #include "plan/kernel_selection.h"
+#include "plan/prices.h"
 
 namespace anabatic::lower {
 namespace {
@@ -24,9 +25,13 @@ CallInfo info_of(const ir::Graph& graph, const PlannedCall& call, std::int32_t l
     info.cost = {.bytes_written = types.outputs.front().num_bytes()};
     return info;
   }
-  info.is_bf16 = std::any_of(types.inputs.begin(), types.inputs.end(), [](const TensorType& type) {
+  const auto is_bf16 = [](const TensorType& type) {
     return type.value_dtype() == DType::kBFloat16;
-  });
+  };
+  if (plan::is_int8_product(graph, node))
+    info.precision = spec::Precision::kInt8;
+  else if (std::ranges::any_of(types.inputs, is_bf16))
+    info.precision = spec::Precision::kBf16;
   const plan::NodeTypes expected = plan::expected_types(graph, node);
   info.cost = node.op->cost(expected.inputs, expected.outputs, node.attributes);
   return info;

@@ -15,7 +15,7 @@ struct CallInfo {
   const ir::Node* node = nullptr;
   std::int32_t position = 0;  // of the node in forward ++ backward ++ update of the layout's plan
   bool is_zero_fill = false;  // zeroes before the node
-  bool is_bf16 = false;       // whether an input is bf16, so that the bf16 peak is its roof
+  spec::Precision precision = spec::Precision::kFp32;  // whose peak is its roof
   ir::Cost cost{};
 
   // Whether the calls differ at most in that one assigns where the other adds.

@@ -62,14 +62,6 @@ bool reads_quantized(const ir::Graph& graph, const ir::Node& node) {
                      [&](ir::ValueId input) { return graph.value(input).type.is_quantized(); });
 }
 
-// A product with such a weight, or a weight gradient that is asked for as one.
-bool is_int8_product(const ir::Graph& graph, const ir::Node& node) {
-  return ir::product_form(node) != nullptr &&
-         (node.attributes.contains("fallback") ||
-          std::any_of(node.inputs.begin(), node.inputs.end(),
-                      [&](ir::ValueId input) { return is_int8_panels(graph.value(input).type); }));
-}
-
 bool updates_in_8_bits(const ir::Graph& graph, const ir::Node& node) {
   return node.op->name == "optimizer_step" && reads_quantized(graph, node);
 }
@@ -148,6 +140,13 @@ double conversion_seconds(std::string_view key, const TensorType& type,
 }  // namespace
 
 OpEfficiency default_efficiency() { return {}; }
+
+bool is_int8_product(const ir::Graph& graph, const ir::Node& node) {
+  return ir::product_form(node) != nullptr &&
+         (node.attributes.contains("fallback") ||
+          std::any_of(node.inputs.begin(), node.inputs.end(),
+                      [&](ir::ValueId input) { return is_int8_panels(graph.value(input).type); }));
+}
 
 double attention_blocks_ratio(std::int64_t length, std::int64_t window) {
   // A row computes about half a block of masked keys. A line through times of 256 to 4096 rows,

@@ -38,6 +38,10 @@ OpEfficiency default_efficiency();
 // work on blocks. `window` is the op's attribute.
 double attention_blocks_ratio(std::int64_t length, std::int64_t window = 0);
 
+// Whether it is a product with a weight in int8 panels, or a weight gradient that is asked for as
+// one: its roof is the peak of int8.
+bool is_int8_product(const ir::Graph& graph, const ir::Node& node);
+
 // The key of a node's measured share: its op, or one that does the same work, and the type it
 // reads.
 std::string price_key(const ir::Graph& graph, const ir::Node& node);

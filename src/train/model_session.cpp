@@ -60,8 +60,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
   const RunConfig::Optimizer& optimizer = run.optimizer;
   lower::CompileOptions options;
   options.precision = uses_bf16(run) ? lower::Precision::kBf16 : lower::Precision::kFp32;
-  if (request.is_of_ranks) {
-    // Training and its validations, over one set of states.
+  if (request.takes_int8) {
     if (uses_int8(run)) options.precision = lower::Precision::kInt8;
     options.products = product_options(run);
   }

@@ -76,6 +76,7 @@ class ModelSession {
     std::int64_t micro_batches = 0;  // of a step; 0: not known
     std::int64_t budget_bytes = 0;   // for states and arenas; 0: none
     std::string only_kernels{};      // rows whose name starts with it; empty: all
+    bool takes_int8 = false;         // as train.precision says; else bf16 in its place
     bool is_of_ranks = false;        // that share its steps, or its micro-batches
     std::int32_t rank = 0;           // of these
   };
