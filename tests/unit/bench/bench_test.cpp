@@ -8,6 +8,7 @@
 #include <set>
 
 #include "anabatic/error.h"
+#include "base/log.h"
 #include "bench/calibrate.h"
 #include "bench/cases.h"
 #include "bench/check.h"
@@ -92,6 +93,22 @@ TEST(Bench, EveryKindAgreesWithRefAndTimesItsParts) {
         EXPECT_LE(std::abs(pieces - seconds[0]), 1e-9 * seconds[0]);
       }
     }
+}
+
+TEST(Bench, MeasuresTheProductsOfItsPrecision) {
+  for (const char* precision : {"fp32", "bf16", "int8"}) {
+    train::RunConfig run = run_config(precision);
+    run.compiler.explain_dispatch = true;
+    std::string text;
+    const LogScope messages([&](Severity, const std::string& line) { text += line + "\n"; });
+    Settings settings({{"rows", "40"}, {"in", "64"}, {"out", "96"}});
+    const Check check = make_benchmark("gemm", run, settings, false)->check();
+    EXPECT_LE(check.error, check.bound) << precision;
+    for (const char* op : {"linear", "linear_input_gradient", "linear_weight_gradient"}) {
+      const bool in_int8 = text.find(fmt::format("cpu:{}_int8", op)) != std::string::npos;
+      EXPECT_EQ(in_int8, precision == std::string_view("int8")) << op << " in " << precision;
+    }
+  }
 }
 
 TEST(Bench, AddsToGradientsWhenAsked) {
