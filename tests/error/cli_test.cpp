@@ -105,6 +105,7 @@ TEST(CliErrors, NameTheFileThatIsMissingOrOfNoUse) {
   EXPECT_THAT(failure(with({"--data.train", folder.path() / "a.txt", folder.path() / "b"}), 1),
               AllOf(HasSubstr("a.txt: expected a text or JSON file"),
                     HasSubstr("b: expected a text or JSON file")));
+  EXPECT_FALSE(fs::exists(output));
   EXPECT_THAT(
       failure(with({"--data.train", tokens}), 1),
       AllOf(HasSubstr(model), HasSubstr("model.safetensors"), HasSubstr("model.init: random")));

@@ -62,7 +62,7 @@ std::string owner_of(const fs::path& output) {
 
 RunLock::RunLock(const fs::path& output) : file_(output / kFile) {
   std::error_code error;
-  fs::create_directories(output, error);
+  made_directory_ = fs::create_directories(output, error);
   if (error)
     throw ResourceError(fmt::format("[train] train.output: cannot make the directory {}: {}",
                                     output.string(), error.message()));
@@ -124,6 +124,7 @@ void RunLock::sign() const {
 RunLock::~RunLock() {
   if (descriptor_ < 0) return;
   ::unlink(file_.c_str());
+  if (made_directory_) ::rmdir(file_.parent_path().c_str());  // fails where it holds anything
   ::close(descriptor_);
 }
 

@@ -16,7 +16,8 @@ class RunLock {
   // Creates the directory if needed. ResourceError naming the owner if another run of any process
   // holds the lock. The system releases the lock when a process ends, in whatever way.
   explicit RunLock(const std::filesystem::path& output);
-  ~RunLock();  // removes the file
+  // Removes the file, and a directory that it made and nobody wrote into.
+  ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
@@ -29,6 +30,7 @@ class RunLock {
   bool open_and_lock();  // false: the file was replaced meanwhile
 
   std::filesystem::path file_;
+  bool made_directory_ = false;
   int descriptor_ = -1;
   std::string former_owner_;
 };
