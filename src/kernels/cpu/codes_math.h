@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "kernels/cpu/vector_pairs.h"
+#include "tensor/largest_int8.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
@@ -30,7 +31,7 @@ ANABATIC_INLINE BlockScale scale_of(std::int32_t largest) {
   if (largest >= kInfinity) return {to_bfloat16(__builtin_nanf("")), 0.0f, false};
   const auto value = std::bit_cast<float>(largest);
   if (value < kSmallest) return {to_bfloat16(0.0f), 0.0f, true};
-  const BFloat16 scale = to_bfloat16_up(value / 127.0f);
+  const BFloat16 scale = to_bfloat16_up(value / kLargestInt8);
   return {scale, 1.0f / to_float(scale), true};
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tensor/dtype.h"
+#include "tensor/largest_int8.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -16,7 +17,7 @@ constexpr float kLeastMagnitude =
 
 float scale_of_largest(float largest, bool is_finite) {
   if (!is_finite) return std::numeric_limits<float>::quiet_NaN();
-  return largest < kLeastMagnitude ? 0.0f : to_float(to_bfloat16_up(largest / 127.0f));
+  return largest < kLeastMagnitude ? 0.0f : to_float(to_bfloat16_up(largest / kLargestInt8));
 }
 
 CodedLines coded(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,

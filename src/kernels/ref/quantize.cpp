@@ -8,6 +8,7 @@
 #include "kernels/ref/access.h"
 #include "kernels/ref/int8_products.h"
 #include "kernels/ref/rows.h"
+#include "tensor/largest_int8.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -30,7 +31,7 @@ void quantize_row(const double* x, std::int64_t row, const TensorView& y) {
     }
     const float scale = !is_finite            ? std::numeric_limits<float>::quiet_NaN()
                         : largest < kSmallest ? 0.0f
-                                              : to_float(to_bfloat16_up(largest / 127.0f));
+                                              : to_float(to_bfloat16_up(largest / kLargestInt8));
     store_scale(y, row * scales + b, scale);
     const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
     for (std::int64_t i = first; i < end; ++i)

@@ -2,6 +2,7 @@
 #include "kernels/cpu/int8/coding.h"
 
 #include "kernels/cpu/codes_math.h"
+#include "tensor/largest_int8.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -210,7 +211,7 @@ class Strip {
   ANABATIC_INLINE void set_scales(int half) {
     const Ints largest = largest_[half];
     const auto value = reinterpret_cast<Floats>(largest);
-    const Words up = reinterpret_cast<Words>(value / 127.0f) + 0xFFFFu;
+    const Words up = reinterpret_cast<Words>(value / kLargestInt8) + 0xFFFFu;
     const Ints is_finite = largest < kInfinity, is_zero = value < kSmallest;
     const Words bits =
         reinterpret_cast<Words>(reinterpret_cast<Ints>(up >> 16) & ~is_zero & is_finite);
