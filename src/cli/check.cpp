@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proofs on what the user has: files against their manifest, a chat template against jinja2, packed
-// documents against each other, micro-batches against their rows, an adapter against its merge.
+// documents against each other, micro-batches against their rows, an adapter against its merge,
+// gradients of each precision against those of fp32.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "train/proof/adapter.h"
 #include "train/proof/cuts.h"
 #include "train/proof/leak.h"
+#include "train/proof/precision.h"
 
 namespace anabatic::cli {
 namespace {
@@ -71,6 +73,26 @@ int check_cuts(const Invocation& invocation) {
   return report.holds() ? 0 : 1;
 }
 
+int check_precision(const Invocation& invocation) {
+  const train::PrecisionReport report = train::check_precision(
+      train::load_run_config(invocation.positionals.at(1), invocation.overrides));
+  print_output(
+      "a micro-batch of {} tokens: how far its gradients are from those in fp32, as shares of "
+      "their norm\n{:<28}{:>12}",
+      report.tokens, "gradient of", "elements");
+  for (const std::string& precision : report.precisions) print_output("{:>10}", precision);
+  print_output("{:>22}\n", "another micro-batch");
+  for (const train::GradientGroup& group : report.groups) {
+    print_output("{:<28}{:>12}", group.name, group.num_elements);
+    for (const double error : group.errors) print_output("{:>9.2f}%", 100 * error);
+    print_output("{:>21.1f}%\n", 100 * group.between_batches);
+  }
+  print_output("{:<28}{:>12}", "loss (difference)", "");
+  for (const double loss : report.losses) print_output("{:>+10.5f}", loss - report.fp32_loss);
+  print_output("\n");
+  return 0;
+}
+
 int check_adapter(const Invocation& invocation) {
   const std::string adapter = train::model_path_of(invocation.positionals.at(1));
   for (const auto& [key, values] : invocation.overrides)
@@ -105,7 +127,9 @@ struct Subject {
 };
 constexpr std::array kSubjects{
     Subject{"manifest", "--against --reference", false, check_manifest},
-    Subject{"leak", "", true, check_leak}, Subject{"cuts", "", true, check_cuts},
+    Subject{"leak", "", true, check_leak},
+    Subject{"cuts", "", true, check_cuts},
+    Subject{"precision", "", true, check_precision},
     Subject{"adapter", "--against", true, check_adapter},
     Subject{"template", "--template --python", false, check_template_of}};
 
@@ -132,7 +156,7 @@ const Verb& check_verb() {
   static const Verb verb{
       "check",
       "prove what you have: manifest MODEL, template MODEL, leak CONFIG.yaml, cuts CONFIG.yaml, "
-      "adapter ADAPTER",
+      "precision CONFIG.yaml, adapter ADAPTER",
       "WHAT PATH",
       {{.name = "--against",
         .help = "of manifest: the source; its tensors are compared too, and of a conversion every "

@@ -243,6 +243,13 @@ TEST_F(Cli, ChecksThatMicroBatchesDoNotMatter) {
   EXPECT_THAT(said, Not(HasSubstr("BEYOND THE BOUND")));
 }
 
+TEST_F(Cli, ComparesGradientsOfPrecisions) {
+  const std::string said = succeed({"check", "precision", config_});
+  for (const char* part :
+       {"bf16", "int8", "another micro-batch", "experts.down", "loss (difference)"})
+    EXPECT_THAT(said, HasSubstr(part));
+}
+
 TEST_F(Cli, WarnsOfSamplesBeyondTheModelsPositions) {
   const Outcome train = run_binary({"train", config_, "--data.sequence_length", "65"});
   EXPECT_EQ(train.exit_code, 0) << train.err;
