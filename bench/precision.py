@@ -7,7 +7,7 @@
 
 Without a model it is the one of tools/quickstart.sh, which has to have run. Rows: bf16; fp32; int8 as it is by default,
 with fallback off and with a fallback of 16; int8 with the head in bf16; and the control. Every row trains each seed once.
-Results that the JSON file has are not made again.
+Results that the JSON file has are taken from it.
 
 The criterion: the mean paired difference int8 - bf16 is at most max(0.01 nats, 0.5 % of the loss, 2 sd / sqrt(seeds)), sd
 that of the paired differences fp32 - bf16. Exit code 1 where int8 by default misses it. Where 2 sd / sqrt(seeds) is above

@@ -155,8 +155,8 @@ int run_check(const Invocation& invocation) {
 const Verb& check_verb() {
   static const Verb verb{
       "check",
-      "prove what you have: manifest MODEL, template MODEL, leak CONFIG.yaml, cuts CONFIG.yaml, "
-      "precision CONFIG.yaml, adapter ADAPTER",
+      "prove what you have: manifest or template MODEL; leak, cuts or precision CONFIG.yaml; "
+      "adapter ADAPTER",
       "WHAT PATH",
       {{.name = "--against",
         .help = "of manifest: the source; its tensors are compared too, and of a conversion every "

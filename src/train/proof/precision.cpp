@@ -59,7 +59,7 @@ Gradients run_batch(ModelSession& session, BoundProgram& program, const io::Micr
   return result;
 }
 
-// Of each micro-batch.
+// One for each micro-batch.
 std::vector<Gradients> gradients_in(RunConfig run, const std::string& precision,
                                     std::span<const io::MicroBatch> batches) {
   run.train.precision = precision;
