@@ -79,6 +79,13 @@ void read_groups(ConfigReader& reader, Moe& moe) {
                                in_group * form.group_top_k, form.group_top_k, moe.top_k));
 }
 
+double read_routed_scale(ConfigReader& reader, double fallback) {
+  const char* key = "routed_scaling_factor";
+  const double scale = reader.number(key, fallback, 0.0, 1e6);
+  if (scale == 0) reader.invalid(key, "expected more than 0, got 0");
+  return scale;
+}
+
 Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
                  const char* key, const char* other_key, const Moe& defaults,
                  double aux_loss_coef) {
@@ -191,12 +198,11 @@ Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const 
   read_groups(reader, moe);
   form.normalizes = reader.boolean("norm_topk_prob", form.normalizes);
   form.epsilon = form.normalizes ? 1e-20 : 0;
-  form.scale = reader.number("routed_scaling_factor", form.scale, 0.0, 1e6);
+  form.scale = read_routed_scale(reader, form.scale);
   for (const auto& [key, only] :
        {std::pair("scoring_func", "sigmoid"), std::pair("topk_method", "noaux_tc")})
     if (const std::string word = reader.string(key, only); word != only)
       reader.unsupported(key, fmt::format("expected {}, got {}", only, word));
-  if (form.scale == 0) reader.invalid("routed_scaling_factor", "expected more than 0, got 0");
   if (moe.top_k < 1)
     reader.invalid("num_experts_per_tok", "expected at least one expert a token, got none");
   Mlp shared = fields.mlp();

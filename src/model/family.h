@@ -101,6 +101,8 @@ void require_experts(ConfigReader& reader, const char* key, const Moe& moe);
 // `n_group` groups of experts, of which `topk_group` are open to a token; defaults are those of the
 // router's form, whose group_score is set.
 void read_groups(ConfigReader& reader, Moe& moe);
+// `routed_scaling_factor`, which is more than 0.
+double read_routed_scale(ConfigReader& reader, double fallback);
 // The MoE block of deepseek_v3 and its relatives: sigmoids, a correction bias, groups by their two
 // best experts, and shared experts in one MLP. `defaults`: experts, width, top_k, the router's
 // form.

@@ -67,6 +67,10 @@ TEST(ConfigErrors, RefuseGroupsThatDoNotHoldTheExperts) {
       {R"("routed_scaling_factor": 0)", "routed_scaling_factor: expected more than 0"}};
   for (const auto& [member, message] : cases)
     EXPECT_THAT(invalid(small_json("dots1", member)), HasSubstr(message)) << member;
+  for (const char* family : {"deepseek_v2", "deepseek_v3", "pangu_ultra_moe"})
+    EXPECT_THAT(invalid(small_json(family, R"("routed_scaling_factor": 0.0)")),
+                HasSubstr("routed_scaling_factor: expected more than 0, got 0"))
+        << family;
 }
 
 TEST(ConfigErrors, NameTheFieldsOfHunyuanAndErnie) {

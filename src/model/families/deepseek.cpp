@@ -48,7 +48,7 @@ void read_deepseek_v2(ConfigReader& reader, const CommonFields& fields, ModelCon
   dense.bias = moe.shared->mlp.bias = reader.boolean("mlp_bias", false);
   spec::RouterForm& form = moe.router.form;
   form.normalizes = false;
-  form.scale = reader.number("routed_scaling_factor", 1.0, 0.0, 1e6);
+  form.scale = read_routed_scale(reader, 1.0);
   const std::string method = reader.string("topk_method", "greedy");
   if (method == "group_limited_greedy") {
     read_groups(reader, moe);

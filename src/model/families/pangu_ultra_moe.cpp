@@ -24,9 +24,8 @@ Moe read_pangu_moe(ConfigReader& reader, const CommonFields& fields) {
   spec::RouterForm& form = moe.router.form;
   form = {.score = spec::RouterScore::kSigmoid,
           .normalizes = reader.boolean("norm_topk_prob", true),
-          .scale = reader.number("routed_scaling_factor", 2.5, 0.0, 1e6)};
+          .scale = read_routed_scale(reader, 2.5)};
   if (form.normalizes) form.epsilon = 1e-20;
-  if (form.scale == 0) reader.invalid("routed_scaling_factor", "expected more than 0, got 0");
   Mlp shared = fields.mlp();
   shared.width =
       moe.width *
