@@ -6,7 +6,8 @@
                  [--json results.json] [-- KEY VALUE ...]
 
 Without a model it is the one of tools/quickstart.sh, which has to have run. Rows: bf16; fp32; int8 as it is by default,
-with fallback off and with a fallback of 16; int8 with the experts' down products in bf16. Every row trains each seed once.
+with fallback off and with a fallback of 16; int8 with the experts' down products, or the head, in bf16. Every row trains
+each seed once.
 
 The criterion: the mean paired difference int8 - bf16 is at most max(0.01 nats, 0.5 % of the loss, 2 sd / sqrt(seeds)), sd
 that of the paired differences fp32 - bf16. Exit code 1 where int8 by default misses it. Where 2 sd / sqrt(seeds) is above
@@ -33,6 +34,7 @@ ROWS = {
     "int8, fallback off": ["--train.precision", "int8", "--precision.int8_fallback", "off"],
     "int8, fallback 16": ["--train.precision", "int8", "--precision.int8_fallback", "16"],
     "int8, experts.down in bf16": ["--train.precision", "int8", "--precision.keep", "experts.down=bf16"],
+    "int8, head in bf16": ["--train.precision", "int8", "--precision.keep", "head=bf16"],
 }
 
 
