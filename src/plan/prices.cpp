@@ -142,8 +142,8 @@ double conversion_seconds(std::string_view key, const TensorType& type,
 OpEfficiency default_efficiency() { return {}; }
 
 bool is_int8_product(const ir::Graph& graph, const ir::Node& node) {
-  return ir::product_form(node) != nullptr &&
-         (node.attributes.contains("fallback") ||
+  return node.attributes.contains("fallback") ||
+         (ir::product_form(node) != nullptr &&
           std::any_of(node.inputs.begin(), node.inputs.end(),
                       [&](ir::ValueId input) { return is_int8_panels(graph.value(input).type); }));
 }

@@ -75,6 +75,13 @@ TEST(Prices, OfInt8ProductsAreTheirOwn) {
   const double slower = plan::roof_seconds(bf16.graph, bf16.node(), device(), {});
   for (const ir::Node& node : graph.nodes)
     EXPECT_LT(plan::roof_seconds(graph, node, device(), {}), slower);
+  const ir::ValueId rows = builder.batch_input("rows", tensor_type(DType::kBFloat16, {500, 800})),
+                    labels = builder.batch_input("labels", tensor_type(DType::kInt32, {600})),
+                    scale = builder.batch_input("scale", tensor_type(DType::kFloat32, {}));
+  builder.add("head_loss_with_gradient", {x, rows, labels, scale},
+              {{"dloss", 1.0}, {"fallback", std::int64_t{64}}});
+  EXPECT_EQ(plan::price_key(graph, graph.nodes[2]), "head_loss_with_gradient int8");
+  EXPECT_LT(plan::roof_seconds(graph, graph.nodes[2], device(), {}), 3 * slower);
 }
 
 TEST(Prices, TakeTheBandwidthWhereItBinds) {

@@ -74,6 +74,13 @@ struct Int8Operand {
 std::vector<double> int8_product_tolerances(const Int8Operand& a, const Int8Operand& b, DType dtype,
                                             double before = 0);
 
+// Bounds of the outputs of head_loss_with_gradient in int8 products: from those of the definition
+// (kernels/ref), and from `wants`, what the head gives in exact arithmetic.
+std::vector<std::vector<double>> int8_head_definition_tolerances(const OpCall& call,
+                                                                 std::span<const Values> wants);
+std::vector<std::vector<double>> int8_head_tolerances(const OpCall& call,
+                                                      std::span<const Values> wants);
+
 // The mean of `count` unbiased roundings to multiples of `step`: six deviations, and one rounding's
 // is at most half a step.
 double mean_of_roundings_tolerance(double step, double count);

@@ -55,7 +55,7 @@ std::vector<double> losses_of(const RunConfig& run) {
 
 // By what marks a call as an int8 product.
 struct Products {
-  int forward = 0, input_gradients = 0, weight_gradients = 0;
+  int forward = 0, input_gradients = 0, weight_gradients = 0, heads = 0;
 };
 Products int8_products(const RunConfig& run) {
   const anabatic::testing::PlannedRun planned = anabatic::testing::plan_of(run);
@@ -63,6 +63,7 @@ Products int8_products(const RunConfig& run) {
   Products count;
   for (const ir::Node& node : graph.nodes) {
     const spec::ProductForm* form = ir::product_form(node);
+    if (node.op->name.starts_with("head_") && node.attributes.contains("fallback")) ++count.heads;
     if (form == nullptr) continue;
     const bool has_tiles = std::ranges::any_of(
         node.inputs, [&](ir::ValueId input) { return is_int8_panels(graph.value(input).type); });
@@ -172,6 +173,7 @@ TEST(Int8Training, FitsASmallerBudgetWithEqualBits) {
   run.train.micro_batch_size = 4;
   run.train.steps = 2;
   run.compiler.trivial_planners = false;
+  run.precision.keep = {{"head", "bf16"}};  // in int8 its chunk of 128 rows leaves no smaller plan
   const auto whole = anabatic::testing::plan_of(run).budgeted;
   const std::string want = trained_bytes(run);
   run.memory.budget = whole.memory.peak_bytes - whole.plan.training.plan.frame_bytes / 3;
@@ -260,6 +262,12 @@ TEST(Int8Training, KeepsUnitsAtTheirPrecision) {
   EXPECT_LT(some.weight_gradients, all.weight_gradients);
   EXPECT_GT(some.forward, 0);
   EXPECT_FALSE(trained_bytes(run).empty());
+  EXPECT_EQ(some.heads, all.heads);
+  EXPECT_EQ(all.heads, testing::has_pass("fuse_head_loss") ? 1 : 0);
+  run.precision.keep = {{"head", "bf16"}};
+  const Products without_head = int8_products(run);
+  EXPECT_EQ(without_head.forward, all.forward);
+  EXPECT_EQ(without_head.heads, 0);
   run.precision.keep = {{"attentions", "bf16"}};
   EXPECT_THAT(
       message_of<InvalidArgument>([&] { Trainer(run).train(); }),
@@ -283,7 +291,7 @@ TEST(Int8Training, SaysWhichProductsAreInInt8) {
               HasSubstr("layers.0.attention.v: bf16 products: precision.keep has attention.v"));
   EXPECT_THAT(text, HasSubstr("layers.0.router: bf16 products: a depth of 4 is below 32"));
   EXPECT_THAT(text, HasSubstr(testing::has_pass("fuse_head_loss")
-                                  ? "head: bf16 products: a head with its loss has no int8 form"
+                                  ? "head: int8 products, fallback 64\n"
                                   : "head: bf16 products: its result is f32"));
 }
 

@@ -27,11 +27,12 @@ struct BlockScale {
 };
 
 // `largest`: bits without the sign, whose order as integers puts NaN above infinity above the rest.
-ANABATIC_INLINE BlockScale scale_of(std::int32_t largest) {
+// `levels`: the code of the largest value.
+ANABATIC_INLINE BlockScale scale_of(std::int32_t largest, float levels = kLargestInt8) {
   if (largest >= kInfinity) return {to_bfloat16(__builtin_nanf("")), 0.0f, false};
   const auto value = std::bit_cast<float>(largest);
   if (value < kSmallest) return {to_bfloat16(0.0f), 0.0f, true};
-  const BFloat16 scale = to_bfloat16_up(value / kLargestInt8);
+  const BFloat16 scale = to_bfloat16_up(value / levels);
   return {scale, 1.0f / to_float(scale), true};
 }
 

@@ -32,6 +32,9 @@ set(cpu_sources
     cpu/gemm_avx512.cpp
     cpu/gemm_avx512_bf16.cpp
     cpu/gemm_portable.cpp
+    cpu/head/head_call.cpp
+    cpu/head/head_float.cpp
+    cpu/head/head_int8.cpp
     cpu/head/head_loss.cpp
     cpu/head/head_tiling.cpp
     cpu/int8/avx2.cpp

@@ -184,9 +184,11 @@ consteval Parts parts(Engine engine) {
       {cpu::gemm_avx2, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, cpu::avx2::pack},
       {cpu::gemm_portable, &cpu::portable::kActivationStage, &cpu::portable::kHeadStage,
        cpu::portable::pack},
-      {cpu::gemm_int8_avx512_vnni, &cpu::avx512::kActivationStage, nullptr, nullptr},
-      {cpu::gemm_int8_avx2, &cpu::avx2::kActivationStage, nullptr, nullptr},
-      {cpu::gemm_int8_portable, &cpu::portable::kActivationStage, nullptr, nullptr},
+      {cpu::gemm_int8_avx512_vnni, &cpu::avx512::kActivationStage, &cpu::avx512::kHeadStage,
+       nullptr},
+      {cpu::gemm_int8_avx2, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, nullptr},
+      {cpu::gemm_int8_portable, &cpu::portable::kActivationStage, &cpu::portable::kHeadStage,
+       nullptr},
   };
   return in_order[static_cast<std::size_t>(engine)];
 }
@@ -312,7 +314,7 @@ constexpr OpRows kOps[] = {
     engines<LinearRows>("grouped_linear_weight_gradient_squares", kWeightGradientSquares),
     head("head_log_probabilities"),
     head("head_loss"),
-    head("head_loss_with_gradient"),
+    built(engines<HeadRows>("head_loss_with_gradient", kRun, nullptr)),
     head("head_loss_with_input_gradient"),
     vector(variants::join_heads()),
     vector(variants::join_heads_gradient()),

@@ -143,6 +143,11 @@ void quantize_row(const double* x, std::int64_t row, const TensorView& y);
 // `pack` to panels of int8 products, whose bytes are 0 before. Likewise.
 void pack_in_int8(const Arguments& args);
 
+// A label that does not count.
+inline constexpr std::int64_t kIgnoredLabel = -100;
+// The label of row t, of so many classes; InvalidArgument for others.
+std::int64_t checked_label(const TensorView& labels, std::int64_t t, std::int64_t num_classes);
+
 // log Σ exp of `count` elements from `begin`; -inf for none.
 double log_sum_exp(const TensorView& view, std::int64_t begin, std::int64_t count);
 

@@ -15,13 +15,14 @@ constexpr std::int64_t kBlock = 128;
 constexpr float kLeastMagnitude =
     0x1p-100f;  // a block whose largest element is below is all zeroes
 
-float scale_of_largest(float largest, bool is_finite) {
+float scale_of_largest(float largest, bool is_finite, float levels) {
   if (!is_finite) return std::numeric_limits<float>::quiet_NaN();
-  return largest < kLeastMagnitude ? 0.0f : to_float(to_bfloat16_up(largest / kLargestInt8));
+  return largest < kLeastMagnitude ? 0.0f : to_float(to_bfloat16_up(largest / levels));
 }
 
+// `levels`: the code of the largest element.
 CodedLines coded(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,
-                 std::int64_t tile_lines) {
+                 std::int64_t tile_lines, float levels = kLargestInt8) {
   CodedLines result{.lines = lines, .depth = depth};
   const std::int64_t blocks = result.blocks();
   result.codes.resize(x.size());
@@ -39,12 +40,12 @@ CodedLines coded(const std::vector<float>& x, std::int64_t lines, std::int64_t d
           is_finite &= std::isfinite(value);
           largest = std::max(largest, std::abs(value));
         }
-      const float scale = scale_of_largest(largest, is_finite);
+      const float scale = scale_of_largest(largest, is_finite, levels);
       result.scales[static_cast<std::size_t>(line * blocks + b)] = scale;
       for (std::int64_t k = b * kBlock; k < std::min(depth, (b + 1) * kBlock); ++k) {
         const auto at = static_cast<std::size_t>(line * depth + k);
         if (scale > 0)
-          result.codes[at] = static_cast<std::int8_t>(std::nearbyint(x[at] * (1.0f / scale)));
+          result.codes[at] = static_cast<std::int16_t>(std::nearbyint(x[at] * (1.0f / scale)));
       }
     }
   return result;
@@ -73,10 +74,15 @@ CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int6
     for (std::int64_t k = begin; k < end; ++k) {
       const auto at = static_cast<std::size_t>(line * depth + k);
       const float rest = x[at] - scale * static_cast<float>(result.codes[at]);
-      result.second_codes[at] = static_cast<std::int8_t>(std::nearbyint(rest * factor));
+      result.second_codes[at] = static_cast<std::int16_t>(std::nearbyint(rest * factor));
     }
   }
   return result;
+}
+
+CodedLines code_positive_lines(const std::vector<float>& x, std::int64_t lines,
+                               std::int64_t depth) {
+  return coded(x, lines, depth, 1, kLargestUInt8);
 }
 
 CodedLines code_tiles(const std::vector<float>& w, std::int64_t lines, std::int64_t depth) {
@@ -101,8 +107,9 @@ CodedLines transposed_tiles(const CodedLines& w) {
 
 void add_int8_product(const CodedLines& a, const CodedLines& b, std::vector<float>& y) {
   constexpr float kSecond = 1.0f / 254.0f;
-  const auto sum = [&](const std::vector<std::int8_t>& left, const std::vector<std::int8_t>& right,
-                       std::int64_t i, std::int64_t j, std::int64_t block) {
+  const auto sum = [&](const std::vector<std::int16_t>& left,
+                       const std::vector<std::int16_t>& right, std::int64_t i, std::int64_t j,
+                       std::int64_t block) {
     std::int64_t total = 0;
     for (std::int64_t k = block * kBlock; k < std::min(a.depth, (block + 1) * kBlock); ++k)
       total += std::int64_t{left[static_cast<std::size_t>(i * a.depth + k)]} *

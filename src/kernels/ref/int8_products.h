@@ -10,7 +10,7 @@ namespace anabatic::kernels::ref {
 // Lines along the depth, row-major; scales and falls_back [lines, blocks of 128].
 struct CodedLines {
   std::int64_t lines = 0, depth = 0;
-  std::vector<std::int8_t> codes, second_codes;
+  std::vector<std::int16_t> codes, second_codes;
   std::vector<float> scales;
   std::vector<bool> falls_back;
 
@@ -24,6 +24,8 @@ inline constexpr int kWithoutFallback = 128;
 // values if n · max|code| > fallback · Σ|code|.
 CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,
                       int fallback);
+// The same of values that are not negative, as u8 values: a scale is m / 255. None falls back.
+CodedLines code_positive_lines(const std::vector<float>& x, std::int64_t lines, std::int64_t depth);
 // w [lines, depth], a scale for each tile of 128 x 128.
 CodedLines code_tiles(const std::vector<float>& w, std::int64_t lines, std::int64_t depth);
 // The int8 values of the other direction, which has tiles in common.

@@ -5,20 +5,11 @@
 #include <span>
 
 #include "kernels/ref/access.h"
+#include "kernels/ref/int8_head.h"
 #include "kernels/ref/rows.h"
 
 namespace anabatic::kernels::ref {
 namespace {
-
-constexpr std::int64_t kIgnoredLabel = -100;
-
-std::int64_t checked_label(const TensorView& labels, std::int64_t t, std::int64_t num_classes) {
-  const std::int64_t label = load_index(labels, t);
-  ANABATIC_REQUIRE(label == kIgnoredLabel || (0 <= label && label < num_classes),
-                   "[cross_entropy] expected labels in [0, {}) or -100, got {}", num_classes,
-                   label);
-  return label;
-}
 
 // What a row's own loss counts: input `weights` where the op has it, 0 for an ignored label.
 double row_weight(const Arguments& args, std::size_t weights, std::int64_t t, std::int64_t label) {
@@ -54,6 +45,14 @@ double* head_gradients(const Arguments& args) {
 }
 
 }  // namespace
+
+std::int64_t checked_label(const TensorView& labels, std::int64_t t, std::int64_t num_classes) {
+  const std::int64_t label = load_index(labels, t);
+  ANABATIC_REQUIRE(label == kIgnoredLabel || (0 <= label && label < num_classes),
+                   "[cross_entropy] expected labels in [0, {}) or -100, got {}", num_classes,
+                   label);
+  return label;
+}
 
 double log_sum_exp(const TensorView& view, std::int64_t begin, std::int64_t count) {
   double largest = -std::numeric_limits<double>::infinity();
@@ -126,6 +125,7 @@ void head_loss_with_input_gradient(const Arguments& args) {
 }
 
 void head_loss_with_gradient(const Arguments& args) {
+  if (args.attributes->contains("fallback")) return int8_head_loss_with_gradient(args);
   const TensorView &x = args.inputs[0], &weight = args.inputs[1];
   const std::int64_t width = columns(x), num_rows = rows(x), num_classes = rows(weight);
   const double* dlogits = head_gradients(args);

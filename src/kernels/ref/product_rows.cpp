@@ -67,7 +67,7 @@ void ProductRows::take_matrix(std::int64_t group) {
   tiles_.depth = depth_;
   for (std::int64_t n = 0; n < width_; ++n)
     for (std::int64_t k = 0; k < depth_; ++k) {
-      tiles_.codes.push_back(static_cast<std::int8_t>(load(weight_, place(n, k))));
+      tiles_.codes.push_back(static_cast<std::int16_t>(load(weight_, place(n, k))));
       if (k % kInt8Tile == 0)
         tiles_.scales.push_back(
             static_cast<float>(load_scale(weight_, block_of(*weight_.type, place(n, k)))));

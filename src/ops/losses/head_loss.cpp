@@ -22,9 +22,11 @@ std::vector<TensorType> infer_head_loss(ir::Types inputs, const spec::Attributes
 }
 
 std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("head_loss_with_gradient", inputs, attributes, {"dloss"}, {"slices"});
+  const Check check("head_loss_with_gradient", inputs, attributes, {"dloss"},
+                    {"fallback", "slices"});
   check_head_loss_inputs(check);
   check.slices();
+  check.fallback_of_gradient(check.floating(0, "x", 2));
   check.number("dloss");
   const DType wide = wide_dtype(inputs[0].dtype);
   return {typed(wide, {}), inputs[0], with_dtype(inputs[1], wide)};

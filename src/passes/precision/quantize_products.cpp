@@ -37,11 +37,12 @@ class ProductQuantizer {
       if (copy == nullptr) continue;
       const std::vector<Node*> products = products_of(copy->before);
       if (products.empty()) {
-        explain_head(copy->before);
+        changed |= quantize_heads(copy->before);
         continue;
       }
       const std::string refusal = refusal_of(parameter, products);
-      explain(*products[0], refusal);
+      explain(*products[0], refusal,
+              "; the parameter stays f32 in rows, and its update is followed by packings");
       if (!refusal.empty()) continue;
       quantize(parameter, products);
       changed = true;
@@ -65,34 +66,54 @@ class ProductQuantizer {
   // Why products of this weight stay bf16; empty where they do not.
   std::string refusal_of(Name parameter, const std::vector<Node*>& products) const {
     const State& state = *graph_.find_state(parameter);
-    const TensorType& type = graph_.value(state.before).type;
     if (!state.is_trainable) return "the weight is frozen";
-    if (const std::int64_t depth = std::min(type.dim(-2), type.dim(-1)); depth < kLeastDepth)
-      return fmt::format("a depth of {} is below {}", depth, kLeastDepth);
+    if (std::string refusal = refusal_of_depth(state.before); !refusal.empty()) return refusal;
     for (const Node* node : products) {
       if (!is_plain_product(*node)) continue;
       if (graph_.value(node->outputs[0]).type.dtype != DType::kBFloat16) return "its result is f32";
-      if (const Unit* unit = unit_of(graph_, *node, options_.products.keep))
-        return fmt::format("precision.keep has {}", unit->first);
+      if (std::string refusal = refusal_of_unit(*node); !refusal.empty()) return refusal;
     }
     return {};
   }
-
-  void explain(const Node& product, const std::string& refusal) const {
-    if (options_.explanation == nullptr) return;
-    const std::string unit = product_name(graph_, product);
-    options_.explanation->push_back(
-        refusal.empty() ? fmt::format("{}: int8 products, fallback {}; the parameter stays f32 in "
-                                      "rows, and its update is followed by packings",
-                                      unit, options_.products.fallback)
-                        : fmt::format("{}: bf16 products: {}", unit, refusal));
+  std::string refusal_of_depth(ValueId weight) const {
+    const TensorType& type = graph_.value(weight).type;
+    const std::int64_t depth = std::min(type.dim(-2), type.dim(-1));
+    return depth < kLeastDepth ? fmt::format("a depth of {} is below {}", depth, kLeastDepth) : "";
+  }
+  std::string refusal_of_unit(const Node& node) const {
+    const Unit* unit = unit_of(graph_, node, options_.products.keep);
+    return unit != nullptr ? fmt::format("precision.keep has {}", unit->first) : "";
   }
 
-  // Where the head with its loss reads the weight, and no product alone does.
-  void explain_head(ValueId weight) const {
-    for (const Node& node : graph_.nodes)
-      if (node.op->name.starts_with("head_") && node.inputs[kWeight] == weight)
-        return explain(node, "a head with its loss has no int8 form");
+  // Why a head with its loss stays bf16.
+  std::string refusal_of_head(const Node& node) const {
+    if (node.op->name == "head_loss_with_input_gradient") return "the weight is frozen";
+    if (node.op->name != "head_loss_with_gradient") return "it has no gradients";
+    if (std::string refusal = refusal_of_depth(node.inputs[kWeight]); !refusal.empty())
+      return refusal;
+    return refusal_of_unit(node);
+  }
+
+  void explain(const Node& product, const std::string& refusal, std::string_view what = "") const {
+    if (options_.explanation == nullptr) return;
+    const std::string unit = product_name(graph_, product);
+    options_.explanation->push_back(refusal.empty()
+                                        ? fmt::format("{}: int8 products, fallback {}{}", unit,
+                                                      options_.products.fallback, what)
+                                        : fmt::format("{}: bf16 products: {}", unit, refusal));
+  }
+
+  // Heads with their loss, which quantise the bf16 copy themselves.
+  bool quantize_heads(ValueId weight) {
+    bool changed = false;
+    for (Node& node : graph_.nodes) {
+      if (!node.op->name.starts_with("head_") || node.inputs[kWeight] != weight) continue;
+      const std::string refusal = refusal_of_head(node);
+      explain(node, refusal);
+      if (!refusal.empty()) continue;
+      changed |= node.attributes.emplace("fallback", options_.products.fallback).second;
+    }
+    return changed;
   }
 
   void quantize(Name parameter, const std::vector<Node*>& products) {

@@ -104,7 +104,11 @@ TEST(Bench, MeasuresTheProductsOfItsPrecision) {
     Settings settings({{"rows", "40"}, {"in", "64"}, {"out", "96"}});
     const Check check = make_benchmark("gemm", run, settings, false)->check();
     EXPECT_LE(check.error, check.bound) << precision;
-    for (const char* op : {"linear", "linear_input_gradient", "linear_weight_gradient"}) {
+    Settings of_loss({{"tokens", "40"}, {"hidden", "64"}, {"vocabulary", "96"}});
+    const Check of_head = make_benchmark("loss", run, of_loss, false)->check();
+    EXPECT_LE(of_head.error, of_head.bound) << precision;
+    for (const char* op :
+         {"linear", "linear_input_gradient", "linear_weight_gradient", "head_loss_with_gradient"}) {
       const bool in_int8 = text.find(fmt::format("cpu:{}_int8", op)) != std::string::npos;
       EXPECT_EQ(in_int8, precision == std::string_view("int8")) << op << " in " << precision;
     }

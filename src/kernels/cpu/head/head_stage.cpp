@@ -3,6 +3,7 @@
 
 #include "base/rounding.h"
 #include "kernels/cpu/call.h"
+#include "kernels/cpu/head/head_codes.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -124,6 +125,35 @@ void exponentials_of_row(const HeadLogits& step, std::int64_t row) {
   step.sums[row] += static_cast<double>(sum_lanes(sum));
 }
 
+// To `rounded`, and to u8 values with a scale for each block.
+void coded_exponentials_of_row(const HeadLogits& step, std::int64_t row) {
+  const float* x = step.logits + row * step.stride;
+  BFloat16* rounded = step.rounded + row * step.rounded_stride;
+  const float shift = step.shift[row];
+  Floats sum{};
+  for (std::int64_t b = 0; b * kInt8Block < step.columns; ++b) {
+    const std::int64_t column = b * kInt8Block, left = step.columns - column;
+    Floats e[kBlockVectors];
+    const auto exponential = [&](std::int64_t i, int n) __attribute__((always_inline)) {
+      Floats value = exp(load(x + column + i, n) - shift);
+      for (int lane = n; lane < kLanes; ++lane) value[lane] = 0;
+      store(rounded + column + i, value, n);
+      sum += value;
+      return value;
+    };
+    if (left >= kInt8Block) {
+#pragma GCC unroll 32
+      for (int v = 0; v < kBlockVectors; ++v) e[v] = exponential(v * kLanes, kLanes);
+    } else {
+      for (Floats& value : e) value = Floats{};
+      for_lanes(0, left, [&](std::int64_t i, int n) { e[i / kLanes] = exponential(i, n); });
+    }
+    step.coded->scales[row * step.coded->scale_stride + b] =
+        code_unsigned_block(e, step.coded->codes + row * step.coded->line_stride + column);
+  }
+  step.sums[row] += static_cast<double>(sum_lanes(sum));
+}
+
 // Prefetches the part of the next data that belongs to row `row`.
 ANABATIC_INLINE void fetch_ahead(const HeadLogits& step, std::int64_t row) {
   constexpr int kNextCache = 2;
@@ -137,8 +167,9 @@ void exponentials(const HeadLogits& step) {
     const std::int64_t count = step.rows - first < kLanes ? step.rows - first : kLanes;
     for (std::int64_t row = first; row < first + count; ++row) {
       fetch_ahead(step, row);
-      step.rounded != nullptr ? exponentials_of_row<true>(step, row)
-                              : exponentials_of_row<false>(step, row);
+      step.coded != nullptr     ? coded_exponentials_of_row(step, row)
+      : step.rounded != nullptr ? exponentials_of_row<true>(step, row)
+                                : exponentials_of_row<false>(step, row);
     }
     if (step.turned == nullptr) continue;
     if (step.rounded != nullptr)
@@ -170,6 +201,33 @@ void input_gradient(const HeadGradient& row, const std::byte* label_weight, DTyp
       const Floats gradient = row.factor * sums - of_label;
       store(dx + i, row.accumulate ? load(dx + i, n) + gradient : gradient, n);
     });
+  });
+}
+
+void code_probabilities(const BFloat16* exponentials, std::int64_t stride, const float* factors,
+                        std::int64_t count, std::int64_t depth, const Int8Lines& to) {
+  for (std::int64_t line = 0; line < count; ++line, exponentials += stride)
+    for (std::int64_t b = 0; b * kInt8Block < depth; ++b) {
+      const std::int64_t k = b * kInt8Block, left = depth - k;
+      Floats p[kBlockVectors];
+      const auto probability = [&](std::int64_t i, int n) __attribute__((always_inline)) {
+        return load(exponentials + k + i, n) * load(factors + k + i, n);
+      };
+      if (left >= kInt8Block) {
+#pragma GCC unroll 32
+        for (int v = 0; v < kBlockVectors; ++v) p[v] = probability(v * kLanes, kLanes);
+      } else {
+        for (Floats& value : p) value = Floats{};
+        for_lanes(0, left, [&](std::int64_t i, int n) { p[i / kLanes] = probability(i, n); });
+      }
+      to.scales[line * to.scale_stride + b] =
+          code_unsigned_block(p, to.codes + line * to.line_stride + k);
+    }
+}
+
+void subtract_row(float* c, const BFloat16* row, float factor, std::int64_t width) {
+  for_lanes(0, width, [&](std::int64_t i, int n) {
+    store(c + i, madd(broadcast(-factor), load(row + i, n), load(c + i, n)), n);
   });
 }
 
@@ -205,6 +263,8 @@ extern const HeadStage kHeadStage{.copy_row = copy_row,
                                   .input_gradient = input_gradient,
                                   .pack_columns = pack_rows_as_columns,
                                   .pack_depth = pack_rows_as_depth,
+                                  .code_probabilities = code_probabilities,
+                                  .subtract_row = subtract_row,
                                   .scale_row = scale_row};
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

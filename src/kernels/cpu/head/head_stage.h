@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processing of rows between the products of head_loss.cpp, one variant for each instruction set.
+// Processing of rows between the products of a head with its loss, one variant for each instruction
+// set.
 #pragma once
 #include <cstdint>
 
+#include "kernels/cpu/int8/lines.h"
 #include "tensor/dtype.h"
 
 namespace anabatic::kernels::cpu {
@@ -24,6 +26,7 @@ struct HeadLogits {
   BFloat16* rounded;   // null, or where the exponentials go, [rows, rounded_stride], whose rows
                        // have room for columns rounded up to 32; `turned` is bf16 too
   std::int64_t rounded_stride;
+  const Int8Lines* coded;  // null, or with `rounded` their u8 values too, in rows
   std::byte* turned;  // null, or the exponentials with column j at j · turned_stride: room for
                       // rows rounded up to 16
   DType turned_dtype;
@@ -60,6 +63,12 @@ struct HeadStage {
   void (*pack_depth)(std::byte* panels, std::int64_t panel_elements, const std::byte* rows,
                      DType dtype, std::int64_t stride, std::int64_t begin, std::int64_t end,
                      std::int64_t width);
+  // `count` lines of `depth` exponentials, `stride` apart, times factors[k], as u8 values in rows.
+  void (*code_probabilities)(const BFloat16* exponentials, std::int64_t stride,
+                             const float* factors, std::int64_t count, std::int64_t depth,
+                             const Int8Lines& to);
+  // c[width] -= factor · row.
+  void (*subtract_row)(float* c, const BFloat16* row, float factor, std::int64_t width);
   // Row `at` of `copies` times `factor`, rounded once.
   void (*scale_row)(const HeadCopies& copies, std::int64_t at, std::int64_t width, float factor);
 };

@@ -4,11 +4,14 @@
 #include <algorithm>
 
 #include "base/rounding.h"
+#include "kernels/cpu/head/head_int8.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu::head {
 namespace {
 
+// Columns of a step: whole tiles of the engines, and of int8 weights.
+constexpr Int kStepColumns = 480, kInt8StepColumns = 384;
 // Rows of a block are best multiples of every register tile; rows that share a block's products.
 constexpr Int kMostBlockRows = 240;
 // Rows of a chunk that are worth packing the weights for.
@@ -72,8 +75,12 @@ Shape shape_of(const TensorType& x, const TensorType& weight, std::size_t num_ou
               .with_input_gradient = num_outputs > 1,
               .with_weight_gradient = num_outputs > 2,
               .slices = spec::get_int_or(attributes, "slices", 1),
-              .sum_terms = 0};
-  shape.sum_terms = sum_terms_of(shape);
+              .sum_terms = 0,
+              .is_int8 = false,
+              .fallback = kNoFallback};
+  shape.is_int8 = attributes.contains("fallback");
+  shape.fallback = static_cast<int>(spec::get_int_or(attributes, "fallback", kNoFallback));
+  shape.sum_terms = shape.is_int8 ? kInt8Block : sum_terms_of(shape);
   return shape;
 }
 
@@ -81,27 +88,37 @@ Tiling::Tiling(const Shape& shape, const GemmEngine& engine, int num_threads, In
                Int most_depth, bool holds)
     : rows(rows_at_once),
       depth(most_depth),
+      step_columns(shape.is_int8 ? kInt8StepColumns : kStepColumns),
+      pack_unit(shape.is_int8 ? kInt8Block : kPanelColumns),
       is_held(holds),
       parts(shape.classes >= kLeastClassesInParts ? 2 : 1),
       part_columns(parts == 1 ? shape.classes
-                              : round_up(ceil_div(shape.classes, parts), kPartUnit)),
+                              : round_up(ceil_div(shape.classes, parts),
+                                         shape.is_int8 ? kInt8Block : kPartUnit)),
       lanes(num_threads % parts == 0 ? num_threads / parts : num_threads),
-      operand(engine.accepts(DType::kFloat32, DType::kFloat32) ? DType::kFloat32
-                                                               : DType::kBFloat16),
+      operand(!shape.is_int8 && engine.accepts(DType::kFloat32, DType::kFloat32)
+                  ? DType::kFloat32
+                  : DType::kBFloat16),
       exponential_bytes(size_bytes(shape.dtype)),
       block_rows(std::min(kMostBlockRows, rows)) {
-  const Int columns = std::min(kStepColumns, shape.classes);
-  x_stride = operand_stride(shape.width, operand);
-  step_stride = operand_stride(columns, DType::kFloat32);
-  rounded_stride = operand_stride(columns, DType::kBFloat16);
+  const Int columns = std::min(step_columns, shape.classes);
+  // Engines of int8 products read none of these rows.
+  const auto stride = [&](Int elements, DType dtype) {
+    return shape.is_int8 ? spread(elements, size_bytes(dtype)) : operand_stride(elements, dtype);
+  };
+  x_stride = stride(shape.width, operand);
+  step_stride = stride(columns, DType::kFloat32);
+  rounded_stride = stride(columns, DType::kBFloat16);
   step_depth_offset = panel_shape(shape.dtype, columns, shape.width, false).num_elements() *
                       size_bytes(shape.dtype);
   step_bytes = step_depth_offset;
-  if (shape.with_input_gradient)
+  if (shape.is_int8)
+    step_bytes = int8_step_bytes(columns, shape.width);
+  else if (shape.with_input_gradient)
     step_bytes += panel_shape(shape.dtype, columns, shape.width, true).num_elements() *
                   size_bytes(shape.dtype);
   stretch_steps = std::clamp(kStretchBytes / std::max<Int>(step_bytes, 1), Int{1},
-                             std::max<Int>(ceil_div(part_columns, kStepColumns), 1));
+                             std::max<Int>(ceil_div(part_columns, step_columns), 1));
   const Int most_lanes = std::max<Int>(rows / kRowsAPacking, 1);
   packs_apart = lanes <= most_lanes;
   most_packings = std::min<Int>(parts * most_lanes, num_threads);
@@ -110,7 +127,7 @@ Tiling::Tiling(const Shape& shape, const GemmEngine& engine, int num_threads, In
 
 Gemm logits_product(const Shape& shape, const Tiling& tiling, Int rows) {
   return {.rows = rows,
-          .columns = std::min(kStepColumns, shape.classes),
+          .columns = std::min(tiling.step_columns, shape.classes),
           .depth = shape.width,
           .a = matrix(nullptr, tiling.operand, tiling.x_stride, 1),
           .b = packed(shape.dtype),
@@ -120,7 +137,7 @@ Gemm logits_product(const Shape& shape, const Tiling& tiling, Int rows) {
 Gemm input_gradient_product(const Shape& shape, const Tiling& tiling, Int rows) {
   return {.rows = rows,
           .columns = shape.width,
-          .depth = std::min(kStepColumns, shape.classes),
+          .depth = std::min(tiling.step_columns, shape.classes),
           .a = tiling.operand == DType::kFloat32
                    ? matrix(nullptr, DType::kFloat32, tiling.step_stride, 1)
                    : matrix(nullptr, DType::kBFloat16, tiling.rounded_stride, 1),
@@ -147,16 +164,27 @@ Space::Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine,
   const Int rows = tiling.rows;
   take(live, shape.rows);
   take(losses, shape.rows);
+  const Int kept = shape.is_int8 ? shape.rows : 0;
+  take(of_int8.factors, kept);
+  take(of_int8.label_factors, kept);
+  take(of_int8.labels, kept);
+  take(of_int8.by_label, kept);
+  take(x, (shape.is_int8 ? shape.rows : tiling.rows) * tiling.x_stride, size_bytes(tiling.operand));
   take(of_label, rows);
   take(shift, rows);
   take(largest, tiling.parts * rows);
   take(sums, tiling.parts * rows);
-  take(x, rows * tiling.x_stride, size_bytes(tiling.operand));
-  take(x_panels,
-       shape.with_weight_gradient
-           ? panel_shape(tiling.operand, tiling.depth, shape.width, true).num_elements()
-           : 0,
-       size_bytes(tiling.operand));
+  if (shape.is_int8) {
+    take(x_rows, int8_lines_bytes(int8_x_rows(shape, rows)), 1);
+    take(x_panels, int8_lines_bytes(int8_x_panels(shape, tiling.depth)), 1);
+  } else {
+    take(x_rows, 0, 1);
+    take(x_panels,
+         shape.with_weight_gradient
+             ? panel_shape(tiling.operand, tiling.depth, shape.width, true).num_elements()
+             : 0,
+         size_bytes(tiling.operand));
+  }
   take(weight_panels, tiling.stretch_bytes() * tiling.most_packings, 1);
   take(turned, tiling.is_held ? 0 : tiling.turned_row_bytes() * shape.classes, 1);
   take(input_gradient, shape.with_input_gradient ? tiling.parts * rows * shape.width : 0);
@@ -164,16 +192,27 @@ Space::Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine,
   engine_offset = rounded_offset;
   if (tiling.operand == DType::kBFloat16)
     engine_offset += tiling.block_rows * tiling.rounded_stride * 2;
-  if (tiling.is_held)  // copies of exponentials, when the logits are gone
+  coded_offset = engine_offset = round_up(engine_offset, 64);
+  if (shape.is_int8)  // exponentials of logits, then of the weight gradient, when those are gone
+    engine_offset = std::max(
+        coded_offset + int8_lines_bytes(int8_exponentials(shape, tiling)),
+        int8_lines_bytes(int8_probabilities(shape, std::max<Int>(tiling.depth, tiling.rows))));
+  else if (tiling.is_held)  // copies of exponentials, when the logits are gone
     engine_offset =
         round_up(std::max(engine_offset, kLeastCopiedClasses * tiling.turned_row_bytes()), 64);
-  Int engine_bytes = engine.workspace_bytes(logits_product(shape, tiling, tiling.block_rows));
+  Int engine_bytes = 0;
   const auto room_for = [&](const Gemm& gemm) {
     engine_bytes = std::max(engine_bytes, engine.workspace_bytes(gemm));
   };
-  if (shape.with_input_gradient) room_for(input_gradient_product(shape, tiling, tiling.block_rows));
-  if (shape.with_weight_gradient)
-    room_for(weight_gradient_product(shape, tiling, tiling.depth, tiling.turned_stride));
+  if (shape.is_int8) {
+    for (const Gemm& gemm : int8_products(shape, tiling)) room_for(gemm);
+  } else {
+    room_for(logits_product(shape, tiling, tiling.block_rows));
+    if (shape.with_input_gradient)
+      room_for(input_gradient_product(shape, tiling, tiling.block_rows));
+    if (shape.with_weight_gradient)
+      room_for(weight_gradient_product(shape, tiling, tiling.depth, tiling.turned_stride));
+  }
   thread_bytes = engine_offset + engine_bytes;
   take(threads, thread_bytes * num_threads);
 }

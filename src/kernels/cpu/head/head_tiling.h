@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How head_loss.cpp cuts its rows and its vocabulary, the products of a cut, and their memory.
+// How a head with its loss cuts its rows and its vocabulary, the products of a cut, and their
+// memory.
 #pragma once
 #include <optional>
 
@@ -10,8 +11,8 @@ namespace anabatic::kernels::cpu::head {
 
 using Int = std::int64_t;
 
-// Columns of logits in flight; rows are cut at multiples of every vector.
-inline constexpr Int kStepColumns = 480, kRowUnit = 16;
+// Rows are cut at multiples of every vector.
+inline constexpr Int kRowUnit = 16;
 // Classes whose exponentials a thread copies at least, to write their weight-gradient over them.
 inline constexpr Int kLeastCopiedClasses = 16;
 
@@ -21,6 +22,8 @@ struct Shape {
   bool with_input_gradient, with_weight_gradient;  // the latter with the former alone
   Int slices;                                      // workspace as for so many chunks
   Int sum_terms;                                   // rows of a block of the weight-gradient's sums
+  bool is_int8;                                    // int8 products, of a bf16 x and weight
+  int fallback;                                    // of x in them
 };
 // `num_outputs`: loss, dx and dweight, or the first ones of them.
 Shape shape_of(const TensorType& x, const TensorType& weight, std::size_t num_outputs,
@@ -32,6 +35,8 @@ Shape shape_of(const TensorType& x, const TensorType& weight, std::size_t num_ou
 struct Tiling {
   Int rows;                 // at a time, at most
   Int depth;                // of the weight-gradient, at most
+  Int step_columns;         // of logits in flight
+  Int pack_unit;            // columns that threads pack apart
   bool is_held;             // exponentials are stored in the weight gradient
   Int parts, part_columns;  // of the vocabulary
   // Threads that share the blocks of a part. Each thread has all parts, one after the other, if
@@ -42,7 +47,7 @@ struct Tiling {
   Int exponential_bytes;
   Int block_rows;  // at most
   Int x_stride, step_stride, rounded_stride;
-  // Packed weights of a step: columns of the logits, then depth of the input-gradient.
+  // Packed weights of a step: columns of the logits, then, in float, depth of the input-gradient.
   Int step_bytes, step_depth_offset;
   Int stretch_steps;
   Int most_packings;  // side by side, by a team of any size up to this one
@@ -53,7 +58,7 @@ struct Tiling {
   Tiling(const Shape& shape, const GemmEngine& engine, int num_threads, Int rows_at_once,
          Int most_depth, bool holds);
 
-  Int stretch_columns() const { return stretch_steps * kStepColumns; }
+  Int stretch_columns() const { return stretch_steps * step_columns; }
   Int stretch_bytes() const { return stretch_steps * step_bytes; }
   Int turned_row_bytes() const { return turned_stride * exponential_bytes; }
   // What packing takes of rows at a time, in passes over the vocabulary: threads that read what
@@ -61,23 +66,31 @@ struct Tiling {
   Int passes() const { return packs_apart ? lanes : 2; }
 };
 
-// The three products; operands' data is filled in by the caller.
+// The three float products; operands' data is filled in by the caller.
 Gemm logits_product(const Shape& shape, const Tiling& tiling, Int rows);
 Gemm input_gradient_product(const Shape& shape, const Tiling& tiling, Int rows);
 Gemm weight_gradient_product(const Shape& shape, const Tiling& tiling, Int rows, Int stride);
+
+// What int8 products need of all live rows after the last chunk.
+struct Int8Rows {
+  float *factors, *label_factors;  // of HeadGradient, without signs
+  std::int32_t *labels, *by_label;
+};
 
 // All of the call's memory, in the order of a struct; a null base only counts.
 struct Space {
   Int bytes = 0;
   std::int32_t* live;  // rows that count, ascending
   double* losses;      // of the live rows
+  Int8Rows of_int8;
   float *of_label, *shift;
   float* largest;  // [parts, rows], like the next
   double* sums;
-  std::byte *x, *x_panels, *turned, *weight_panels;
+  std::byte* x;  // copies: of int8 products those of all live rows, in the end with those signs
+  std::byte *x_rows, *x_panels, *turned, *weight_panels;
   float* input_gradient;  // [parts, rows, width]
   std::byte* threads;     // a part for each
-  Int thread_bytes, rounded_offset, engine_offset;
+  Int thread_bytes, rounded_offset, coded_offset, engine_offset;
 
   Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine, int num_threads,
         std::byte* base);

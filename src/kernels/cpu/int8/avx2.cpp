@@ -18,11 +18,13 @@ struct Int8Avx2 {
   static inline __attribute__((always_inline)) __m256i widened(const std::int8_t* from) {
     return _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  // Four int8 values as words of 16 bits, four times.
-  static inline __attribute__((always_inline)) __m256i broadcast(const std::int8_t* from) {
+  // Four int8 values as words of 16 bits, four times. `bits` keeps those of unsigned ones.
+  static inline __attribute__((always_inline)) __m256i broadcast(const std::int8_t* from,
+                                                                 __m256i bits) {
     std::int32_t word;
     __builtin_memcpy(&word, from, sizeof word);
-    return _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(word)));
+    return _mm256_and_si256(_mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(word))),
+                            bits);
   }
   // Scales of eight columns of block k, from column n of the panel on.
   static inline __attribute__((always_inline)) __m256 b_scales(const Int8Tile& in, Int k, Int n) {
@@ -40,6 +42,7 @@ struct Int8Avx2 {
                                                                __m256 (&values)[R][2]) {
     a += k * kBlockUnits * in.a_unit;
     b += k * kInt8Block * kInt8Panel;
+    const __m256i bits = _mm256_set1_epi16(in.a_is_unsigned ? 0xFF : -1);
     __m256i sums[R][4];
 #pragma GCC unroll 2
     for (int i = 0; i < R; ++i)
@@ -48,7 +51,7 @@ struct Int8Avx2 {
     for (Int u = units_of_block(in.units, k); u > 0; --u) {
       __m256i left[R];
 #pragma GCC unroll 2
-      for (int i = 0; i < R; ++i) left[i] = broadcast(a + i * in.a_row);
+      for (int i = 0; i < R; ++i) left[i] = broadcast(a + i * in.a_row, bits);
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) {
         const __m256i right = widened(b + v * 16);

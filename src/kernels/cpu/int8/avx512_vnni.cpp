@@ -8,8 +8,8 @@
 namespace anabatic::kernels::cpu {
 namespace {
 
-// VPDPBUSD multiplies unsigned by signed bytes. So A's values gain 128 as they are read, and the
-// sums of a block start from B's compensation.
+// VPDPBUSD multiplies unsigned by signed bytes. So signed values of A gain 128 as they are read,
+// and the sums of a block start from B's compensation.
 struct Int8Vnni {
   // 12 sums in f32 and 12 of integers stay in registers, with 3 of B.
   static constexpr Int kRows = 4, kPanels = 3;
@@ -44,7 +44,8 @@ struct Int8Vnni {
         chain[i][v] = in.from != nullptr
                           ? _mm512_loadu_ps(in.from + i * in.from_stride + v * in.from_panel_stride)
                           : _mm512_setzero_ps();
-    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80808080u));
+    const __m512i sign = _mm512_set1_epi32(in.a_is_unsigned ? 0 : static_cast<int>(0x80808080u));
+    const __m512i compensates = _mm512_set1_epi32(in.a_is_unsigned ? 0 : -1);
     const bool has_second = in.a_second != nullptr || in.b_second != nullptr;
     const std::int8_t *a = in.a, *b = in.b, *ahead = in.ahead;
     Int k = 0;
@@ -57,8 +58,8 @@ struct Int8Vnni {
         __m512i sums[R][V];
 #pragma GCC unroll 3
         for (int v = 0; v < V; ++v) {
-          const __m512i value =
-              _mm512_load_si512(start + k * kInt8Panel + v * in.compensation_panel);
+          const __m512i value = _mm512_and_si512(
+              compensates, _mm512_load_si512(start + k * kInt8Panel + v * in.compensation_panel));
 #pragma GCC unroll 4
           for (int i = 0; i < R; ++i) sums[i][v] = value;
         }

@@ -23,6 +23,7 @@ inline constexpr Int kInt8Rows = 4, kInt8Panels = 3, kInt8Columns = kInt8Panels 
 struct Int8Tile {
   Int units;  // of the depth
   const std::int8_t* a;
+  bool a_is_unsigned;
   Int a_row, a_unit;  // from row to row, and from unit to unit
   const BFloat16* a_scales;
   Int a_scale_row, a_scale_block;
@@ -205,6 +206,7 @@ struct Int8Compute {
   static void set_rows(const Int8Lines& a, Int depth, Int k0, Int i, Int8Tile& tile) {
     const Int block = k0 / kInt8Block;
     Int before;
+    tile.a_is_unsigned = a.is_unsigned;
     tile.a_second = nullptr;
     if (a.in_panels) {
       const Int units = int8_units(depth), blocks = int8_blocks(depth);

@@ -32,11 +32,13 @@ constexpr std::int64_t int8_units(std::int64_t depth) { return ceil_div(depth, k
 // the last element are read, and count for nothing.
 struct Int8Lines {
   bool in_panels = false;
+  // Values are u8: of a left operand in rows, without second values.
+  bool is_unsigned = false;
   std::int8_t* codes = nullptr;
   BFloat16* scales = nullptr;
   std::int64_t line_stride = 0, scale_stride = 0;  // of rows
   // -128 · Σ int8 values of a line and block, of panels. Right operands need it: engines that
-  // multiply unsigned bytes add 128 to int8 values of the left one.
+  // multiply unsigned bytes add 128 to signed ones of the left operand.
   std::int32_t* compensation = nullptr;
   // Null, or second values: x ≈ scale · (code + second / 254) in blocks that fall back. falls_back
   // is 0 or 1 for a row, and for a panel has a bit a line. Those of other blocks mean nothing.

@@ -6,25 +6,19 @@
 
 #include "base/error.h"
 #include "device/thread_team.h"
+#include "kernels/cpu/int8/line_arrays.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
 
 using Int = std::int64_t;
 
-constexpr Int kAlignment = 64;
-
-// Lines and depth of an operand. Left operands whose lines are contiguous stay rows.
-struct OperandShape {
-  Int lines, depth;
-  bool in_panels, has_compensation, has_second;
-};
-
 const Matrix& matrix_of(const Gemm& gemm, Side side) {
   return side == Side::kLeft ? gemm.a : gemm.b;
 }
 
-OperandShape shape_of(const Gemm& gemm, Side side) {
+// Left operands whose lines are contiguous stay rows.
+Int8LinesShape shape_of(const Gemm& gemm, Side side) {
   const bool is_left = side == Side::kLeft;
   return {.lines = is_left ? gemm.rows : gemm.columns,
           .depth = gemm.depth,
@@ -33,42 +27,8 @@ OperandShape shape_of(const Gemm& gemm, Side side) {
           .has_second = matrix_of(gemm, side).fallback < kNoFallback};
 }
 
-// Rows do not begin at equal places of a page, which would compete for the same lines of a cache.
-Int line_stride(Int depth) { return round_up(depth, kAlignment) + kAlignment; }
-
-// Elements of the arrays of Int8Lines. Units and blocks are those of the depth.
-struct ArraySizes {
-  Int codes, scales, compensation, flags;
-};
-ArraySizes sizes_of(const OperandShape& shape, Int units, Int blocks) {
-  if (!shape.in_panels) {
-    const Int scales = shape.lines * blocks;
-    return {.codes = shape.lines * line_stride(shape.depth),
-            .scales = scales,
-            .compensation = 0,
-            .flags = scales};
-  }
-  const Int panels = ceil_div(shape.lines, kInt8Panel), scales = panels * blocks * kInt8Panel;
-  return {.codes = panels * units * kInt8Panel * kInt8Unit,
-          .scales = scales,
-          .compensation = shape.has_compensation ? scales : 0,
-          .flags = panels * blocks};
-}
-
-// Calls place(count, pointer of Int8Lines) for each array.
-template <class Place>
-void for_arrays(const ArraySizes& sizes, bool has_second, Int8Lines& lines, Place&& place) {
-  place(sizes.codes, lines.codes);
-  place(sizes.scales, lines.scales);
-  if (sizes.compensation > 0) place(sizes.compensation, lines.compensation);
-  if (!has_second) return;
-  place(sizes.codes, lines.second_codes);
-  place(sizes.flags, lines.falls_back);
-  if (sizes.compensation > 0) place(sizes.compensation, lines.second_compensation);
-}
-
 // A gathered operand is quantised in its gathered order.
-Int8Source source_of(const Gemm& gemm, Side side, const OperandShape& shape) {
+Int8Source source_of(const Gemm& gemm, Side side, const Int8LinesShape& shape) {
   const Matrix& matrix = matrix_of(gemm, side);
   Int8Source source{.data = matrix.data,
                     .dtype = matrix.dtype,
@@ -109,8 +69,8 @@ struct Int8OperandCoding::Coded {
 struct Int8OperandCoding::Tables {
   Tables(std::byte* base, Int num_gemms, Int num_products) {
     const Int count = num_gemms * num_products,
-              operand_bytes = round_up(count * Int{sizeof(Int8Operands)}, kAlignment);
-    bytes = operand_bytes + round_up(2 * count * Int{sizeof(Coded)}, kAlignment);
+              operand_bytes = round_up(count * Int{sizeof(Int8Operands)}, kInt8Alignment);
+    bytes = operand_bytes + round_up(2 * count * Int{sizeof(Coded)}, kInt8Alignment);
     if (base == nullptr) return;
     operands = reinterpret_cast<Int8Operands*>(base);
     coded = reinterpret_cast<Coded*>(base + operand_bytes);
@@ -126,16 +86,17 @@ std::int64_t Int8OperandCoding::table_bytes(std::int64_t num_gemms, std::int64_t
 }
 
 std::int64_t int8_operand_bytes(const Gemm& whole, Side side, std::int64_t num_groups) {
-  const OperandShape shape = shape_of(whole, side);
+  const Int8LinesShape shape = shape_of(whole, side);
   // Each group begins a block and a unit, and each of its arrays a line of the cache.
   const Int parts = shape.in_panels ? num_groups : 0;
   Int8Lines none;
   Int bytes = 0;
-  for_arrays(sizes_of(shape, int8_units(shape.depth) + parts, int8_blocks(shape.depth) + parts),
-             shape.has_second, none, [&](Int count, auto* pointer) {
-               bytes +=
-                   round_up(count * Int{sizeof *pointer}, kAlignment) + num_groups * kAlignment;
-             });
+  for_int8_arrays(
+      int8_array_sizes(shape, int8_units(shape.depth) + parts, int8_blocks(shape.depth) + parts),
+      shape.has_second, none, [&](Int count, auto* pointer) {
+        bytes +=
+            round_up(count * Int{sizeof *pointer}, kInt8Alignment) + num_groups * kInt8Alignment;
+      });
   return bytes;
 }
 
@@ -175,7 +136,7 @@ void Int8OperandCoding::add(const Gemm& gemm, std::int64_t i) {
 }
 
 const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
-  const OperandShape shape = shape_of(gemm, side);
+  const Int8LinesShape shape = shape_of(gemm, side);
   const Int8Source source = source_of(gemm, side, shape);
   // Most often it is that of the Gemm before.
   for (Int n = num_coded_; n-- > 0;)
@@ -188,18 +149,11 @@ const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
       Coded{.source = source,
             .fallback = matrix_of(gemm, side).fallback,
             .side = side,
-            .lines = {.in_panels = shape.in_panels,
-                      .line_stride = line_stride(shape.depth),
-                      .scale_stride = int8_blocks(shape.depth)},
+            .lines = int8_lines_at(shape, next_),
             .lines_of_part = shape.in_panels
                                  ? round_up(std::max(part / kInt8Panel, Int{1}), kPanelsOfPart)
                                  : std::max(part, Int{1}),
             .first_part = num_parts_});
-  for_arrays(sizes_of(shape, int8_units(shape.depth), int8_blocks(shape.depth)), shape.has_second,
-             coded->lines, [&]<class T>(Int count, T*& pointer) {
-               pointer = reinterpret_cast<T*>(next_);
-               next_ += round_up(count * Int{sizeof(T)}, kAlignment);
-             });
   if (shape.depth > 0) num_parts_ += ceil_div(coded->num_lines(), coded->lines_of_part);
   return &coded->lines;
 }

@@ -16,7 +16,8 @@ struct Int8Portable {
     for (Int n = 0; n < kInt8Panel; ++n) sums[n] = 0;
     for (Int u = units_of_block(in.units, k); u > 0; --u) {
       for (Int n = 0; n < kInt8Panel; ++n)
-        for (Int e = 0; e < kInt8Unit; ++e) sums[n] += std::int32_t{a[e]} * b[n * kInt8Unit + e];
+        for (Int e = 0; e < kInt8Unit; ++e)
+          sums[n] += (in.a_is_unsigned ? a[e] & 0xFF : a[e]) * b[n * kInt8Unit + e];
       a += in.a_unit;
       b += kInt8Panel * kInt8Unit;
     }
