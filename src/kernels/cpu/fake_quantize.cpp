@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen rows of a weight are the lanes of its panels, and a group runs along the depth: so scales
-// and elements of sixteen groups are found at once, without sums or maxima across lanes.
 #include <algorithm>
-#include <cmath>
 
 #include "base/rounding.h"
+#include "kernels/cpu/grid_rows.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_rows.h"
-#include "tensor/grid_elements.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -15,8 +12,6 @@ namespace {
 constexpr std::int64_t kBlockRows = 128;  // of the depth: whole groups
 constexpr std::int64_t kTaskRows = 512;   // likewise
 static_assert(kBlockRows % kInt4Groups.back() == 0 && kTaskRows % kBlockRows == 0);
-
-using Lanes = float[kPanelColumns];
 
 // Sixteen rows of a matrix by their depth: a panel of f32, or rows.
 struct WeightRows {
@@ -33,46 +28,6 @@ struct WeightRows {
     return copy;
   }
 };
-
-// Takes elements of a larger magnitude: in the end the first one of the largest.
-ANABATIC_INLINE void take_largest(const float* x, std::int64_t depth, Lanes& largest) {
-  for (int lane = 0; lane < kPanelColumns; lane += kLanes) {
-    Floats most = load(largest + lane);
-    for (std::int64_t k = 0; k < depth; ++k) {
-      const Floats value = load(x + k * kPanelColumns + lane);
-      most = magnitude_of(value) > magnitude_of(most) ? value : most;
-    }
-    store(largest + lane, most);
-  }
-}
-
-struct LaneScales {
-  alignas(64) Lanes scale, rule;
-};
-
-// Lanes beyond `count` are padding, whose values are +0.
-template <class Encoder>
-ANABATIC_INLINE LaneScales scales_of(const Lanes& largest, std::int64_t count) {
-  LaneScales scales;
-  for (int lane = 0; lane < kPanelColumns; ++lane) {
-    const GridScale one = Encoder::scale_of(largest[lane]);
-    scales.scale[lane] = lane < count ? one.scale : 0.0f;
-    scales.rule[lane] = one.rule;
-  }
-  return scales;
-}
-
-template <class Encoder, class To>
-ANABATIC_INLINE void round_to_grid(const float* x, std::int64_t depth, const LaneScales& scales,
-                                   To* y) {
-  for (int lane = 0; lane < kPanelColumns; lane += kLanes) {
-    const Floats scale = load(scales.scale + lane), rule = load(scales.rule + lane);
-    for (std::int64_t k = 0; k < depth; ++k) {
-      const std::int64_t i = k * kPanelColumns + lane;
-      store(y + i, Encoder::value_of(Encoder::element_of(load(x + i), rule), scale));
-    }
-  }
-}
 
 void round_plainly(const float* x, std::int64_t count, float* y) { std::copy_n(x, count, y); }
 void round_plainly(const float* x, std::int64_t count, BFloat16* y) { round_weights(y, x, count); }
@@ -100,8 +55,8 @@ __attribute__((flatten)) void fake_quantize_rows(const WeightRows& x, std::int64
   alignas(64) float copy[kBlockRows * kPanelColumns];
   alignas(64) To rounded[kBlockRows * kPanelColumns];
   LaneScales scales;
-  alignas(64) Lanes largest;
   if (group == 0) {
+    alignas(64) Lanes largest;
     std::copy_n(x.lanes(begin, begin + 1, copy), kPanelColumns, largest);
     for (std::int64_t k = begin; k < end; k += kBlockRows) {
       const std::int64_t last = std::min(end, k + kBlockRows);
@@ -110,17 +65,12 @@ __attribute__((flatten)) void fake_quantize_rows(const WeightRows& x, std::int64
     scales = scales_of<Encoder>(largest, x.count);
   }
   for (std::int64_t k = begin; k < end; k += kBlockRows) {
-    const std::int64_t last = std::min(end, k + kBlockRows), step = group > 0 ? group : last - k;
+    const std::int64_t last = std::min(end, k + kBlockRows);
     const float* lanes = x.lanes(k, last, copy);
-    for (std::int64_t at = 0; at < last - k; at += step) {
-      const float* of_group = lanes + at * kPanelColumns;
-      if (group > 0) {
-        std::copy_n(of_group, kPanelColumns, largest);
-        take_largest(of_group, step, largest);
-        scales = scales_of<Encoder>(largest, x.count);
-      }
-      round_to_grid<Encoder>(of_group, step, scales, rounded + at * kPanelColumns);
-    }
+    if (group > 0)
+      round_groups<Encoder>(lanes, last - k, group, x.count, rounded);
+    else
+      round_to_grid<Encoder>(lanes, last - k, scales, rounded);
     target.write(rounded, k, last);
   }
 }
@@ -175,19 +125,19 @@ void for_rows(const Arguments& args, bool takes_parts, const Body& body) {
 
 void fake_quantize(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
-  const WeightGrid grid = *weight_grid_from_string(spec::get_string(*args.attributes, "grid"));
-  const std::int64_t delay = spec::get_int_or(*args.attributes, "delay", 0);
-  const bool waits = delay > 0 && *args.inputs[1].as<const std::int32_t>() < delay;
+  const std::int32_t* step =
+      args.inputs.size() > 1 ? args.inputs[1].as<const std::int32_t>() : nullptr;
+  const std::optional<WeightGrid> grid = grid_at(*args.attributes, step);
   with_float_type(args.outputs[0].type->dtype, [&]<class To>(To*) {
-    if (waits)
+    if (!grid)
       return for_rows<To>(args, true,
                           [](const WeightRows& x, std::int64_t begin, std::int64_t end,
                              const Target<To>& y) { copy_rows(x, begin, end, y); });
-    with_grid_elements(grid.format, [&]<class Encoder>(Encoder) {
+    with_grid_elements(grid->format, [&]<class Encoder>(Encoder) {
       for_rows<To>(
-          args, grid.group > 0,
+          args, grid->group > 0,
           [&](const WeightRows& x, std::int64_t begin, std::int64_t end, const Target<To>& y) {
-            fake_quantize_rows<Encoder>(x, grid.group, begin, end, y);
+            fake_quantize_rows<Encoder>(x, grid->group, begin, end, y);
           });
     });
   });
