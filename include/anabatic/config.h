@@ -192,6 +192,34 @@ struct Config {
   };
   Precision precision{};
 
+  // Training on the values of a quantised file.
+  struct Quantization {
+    // Products of quantization.units read weights with the values that a quantised file will hold
+    // of them. Weights that are trained stay fp32.
+    bool enable = false;
+    // Units whose weights these are, such as experts, layers.3.mlp or experts.down. A unit is a
+    // part of the names of weights, or a segment.
+    std::vector<std::string> units = {"experts"};
+    // The grid of values. int8_channel and int4_group are exported for compressed-tensors, q8_0 and
+    // q4_0 as GGUF, mxfp4 as both. auto is that of quantization.bit_num.
+    enum class Format { kAuto, kInt8Channel, kInt4Group, kQ80, kQ40, kMxfp4 };
+    Format format = Format::kAuto;
+    // Elements of a row that share a scale in int4_group. auto is 32.
+    enum class Group { kAuto, k32, k64, k128 };
+    Group group = Group::kAuto;
+    // In place of quantization.format. 8, which auto is, stands for int8_channel, or for q8_0 where
+    // quantization.per_channel is false. 4 is int4_group.
+    enum class BitNum { kAuto, k8, k4 };
+    BitNum bit_num = BitNum::kAuto;
+    // With quantization.bit_num: true has one scale for a row, false one for a part of it. auto is
+    // true for 8 bits and false for 4.
+    enum class PerChannel { kAuto, kTrue, kFalse };
+    PerChannel per_channel = PerChannel::kAuto;
+    // First steps that read weights as they are, while errors are logged. Allowed: 0 to 1073741824.
+    std::int64_t quant_delay = 0;
+  };
+  Quantization quantization{};
+
   // The optimizer and its schedule.
   struct Optimizer {
     // The optimizer. adamw is the only one.

@@ -98,7 +98,7 @@ class GraphBenchmark final : public Benchmark {
       : make_(std::move(make)),
         accumulate_(accumulate),
         options_(
-            train::compile_options(run, {.name = "bench", .training = true, .takes_int8 = true})),
+            train::compile_options(run, {.name = "bench", .training = true, .as_trained = true})),
         team_(static_cast<int>(run.device.threads)),
         device_(device::probe_cpu(team_, false)),
         instance_(make_(0), options_, device_, team_) {

@@ -37,7 +37,7 @@ struct Gradients {
                             .training = true,
                             .with_update = false,
                             .only_kernels = std::move(only_kernels),
-                            .takes_int8 = true});
+                            .as_trained = true});
     session.load_parameters();
     session.refresh_derived();
     const io::StepBatch batch = train::random_step(run, session.config(), 0);

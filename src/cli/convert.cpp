@@ -35,17 +35,21 @@ void set_dtype(const std::string& name, train::ConvertOptions& options) {
 }
 
 // What is asked for, or what the name of the result says.
-bool writes_gguf(const Invocation& invocation) {
-  if (!invocation.has("--format")) return invocation.positionals.at(1).ends_with(".gguf");
+void set_format(const Invocation& invocation, train::ConvertOptions& options) {
+  options.writes_gguf = invocation.positionals.at(1).ends_with(".gguf");
+  if (!invocation.has("--format")) return;
   const std::string format = invocation.value("--format");
-  ANABATIC_REQUIRE(format == "hf" || format == "gguf",
-                   "[convert] --format: expected hf or gguf, got '{}'", format);
-  return format == "gguf";
+  ANABATIC_REQUIRE(
+      format == "hf" || format == "gguf" || format == "mxfp4" || format == "compressed-tensors",
+      "[convert] --format: expected hf, gguf, mxfp4 or compressed-tensors, got '{}'", format);
+  options.writes_gguf = format == "gguf";
+  options.packs_weights = format == "compressed-tensors";
+  if (format == "mxfp4") options.block_type = io::find_block_type("MXFP4");
 }
 
 train::ConvertOptions options_of(const Invocation& invocation) {
-  train::ConvertOptions options{.writes_gguf = writes_gguf(invocation),
-                                .compares_logits = !invocation.has("--no-logits")};
+  train::ConvertOptions options{.compares_logits = !invocation.has("--no-logits")};
+  set_format(invocation, options);
   if (invocation.has("--dtype")) set_dtype(invocation.value("--dtype"), options);
   if (invocation.has("--experts")) {
     const std::string experts = invocation.value("--experts");
@@ -105,7 +109,9 @@ const Verb& convert_verb() {
       "convert",
       "write a model in another format, dtype, spelling or shard size, and prove that it is whole",
       "MODEL OUTPUT",
-      {{.name = "--format", .help = "hf (a directory; default) or gguf (a file)"},
+      {{.name = "--format",
+        .help = "hf (a directory; default), gguf (a file), mxfp4 (a directory with experts in "
+                "MXFP4), or compressed-tensors (a directory of a run with quantization)"},
        {.name = "--dtype",
         .help = "source (default: each tensor keeps its own), f32, bf16 or f16; mxfp4 for the "
                 "experts of gpt_oss; for GGUF also q8_0 or q4_0"},

@@ -27,9 +27,8 @@ std::vector<Ignored> unused_tensors(const model::ModelConfig& config, const mode
                                     const io::SafetensorsDirectory& files) {
   std::set<std::string_view> used;
   for (const model::FileTensor& tensor : map.tensors) {
-    used.insert(tensor.name);
-    const model::StoredTensor stored = model::find_stored(files, tensor.name);
-    if (stored.scales != nullptr) used.insert(stored.scales->name);
+    for (const io::TensorEntry* entry : model::find_stored(files, tensor.name).entries())
+      used.insert(entry->name);
   }
   std::vector<Ignored> ignored;
   const model::Declarations declared = model::declare(config.spec);

@@ -7,8 +7,7 @@
 #include <cstring>
 
 #include "io/block_loops.h"
-#include "tensor/dtype.h"
-#include "tensor/half.h"
+#include "tensor/grid_elements.h"
 
 #define ANABATIC_LOOP __attribute__((flatten))
 
@@ -72,18 +71,11 @@ float first_of_magnitude(const float* values, float magnitude) {
   return values[first];
 }
 
-// 0 for what is not a number or beyond every element: the inverse of a scale may be infinite, and
-// the scale is 0 as a binary16 then.
-float within_integers(float value) { return std::fabs(value) < 256.0f ? value : 0.0f; }
-
 void to_q8_0_elements(const float* values, float inverse, std::byte* bytes) {
   std::int8_t elements[kSmall];
   for (int i = 0; i < kSmall; ++i) {
-    // The nearest integer, ties away from zero: not by adding a half, which is rounded.
-    const float scaled = within_integers(values[i] * inverse);
-    const int whole = static_cast<int>(scaled);
-    const int twice_rest = static_cast<int>((scaled - static_cast<float>(whole)) * 2.0f);
-    elements[i] = static_cast<std::int8_t>(whole + twice_rest);
+    elements[i] =
+        static_cast<std::int8_t>(GridElements<GridFormat::kQ8_0>::element_of(values[i], inverse));
   }
   std::memcpy(bytes, elements, sizeof elements);
 }
@@ -91,9 +83,7 @@ void to_q8_0_elements(const float* values, float inverse, std::byte* bytes) {
 void to_q4_0_elements(const float* values, float inverse, std::byte* bytes) {
   std::int32_t elements[kSmall];
   for (int i = 0; i < kSmall; ++i) {
-    const auto element = static_cast<int>(within_integers(values[i] * inverse + 8.5f));
-    const int positive = element < 0 ? 0 : element;
-    elements[i] = positive > 15 ? 15 : positive;
+    elements[i] = GridElements<GridFormat::kQ4_0>::element_of(values[i], inverse);
   }
   std::uint8_t pairs[kSmall / 2];
   for (int i = 0; i < kSmall / 2; ++i)
@@ -102,20 +92,19 @@ void to_q4_0_elements(const float* values, float inverse, std::byte* bytes) {
 }
 
 // Blocks of a scale and elements. The scales of a few blocks are computed at once, in lanes.
-template <int kBytes, class Extreme, class Elements>
-void to_scaled(const float* values, std::int64_t count, std::byte* blocks, float divisor,
-               const Extreme& extreme, const Elements& elements) {
+template <GridFormat kFormat, int kBytes, class Extreme, class Elements>
+void to_scaled(const float* values, std::int64_t count, std::byte* blocks, const Extreme& extreme,
+               const Elements& elements) {
   constexpr int kGroup = 16;
-  float scales[kGroup] = {}, inverses[kGroup];
+  float extremes[kGroup] = {}, inverses[kGroup];
   std::uint16_t halves[kGroup];
   for (std::int64_t done = 0; done < count; done += kGroup) {
     const int group = static_cast<int>(std::min<std::int64_t>(kGroup, count - done));
-    for (int b = 0; b < group; ++b) scales[b] = extreme(values + b * kSmall);
+    for (int b = 0; b < group; ++b) extremes[b] = extreme(values + b * kSmall);
     for (int b = 0; b < kGroup; ++b) {
-      scales[b] /= divisor;
-      const float inverse = 1.0f / scales[b];
-      inverses[b] = scales[b] == 0.0f ? 0.0f : inverse;
-      halves[b] = float_to_half(scales[b]);
+      const GridScale scale = GridElements<kFormat>::scale_of(extremes[b]);
+      inverses[b] = scale.rule;
+      halves[b] = float_to_half(scale.scale);  // exact
     }
     for (int b = 0; b < group; ++b, values += kSmall, blocks += kBytes) {
       store_half(blocks, halves[b]);
@@ -125,12 +114,13 @@ void to_scaled(const float* values, std::int64_t count, std::byte* blocks, float
 }
 
 ANABATIC_LOOP void to_q8_0(const float* values, std::int64_t count, std::byte* blocks) {
-  to_scaled<2 + kSmall>(values, count, blocks, 127.0f, largest_magnitude, to_q8_0_elements);
+  to_scaled<GridFormat::kQ8_0, 2 + kSmall>(values, count, blocks, largest_magnitude,
+                                           to_q8_0_elements);
 }
 
 ANABATIC_LOOP void to_q4_0(const float* values, std::int64_t count, std::byte* blocks) {
-  to_scaled<2 + kSmall / 2>(
-      values, count, blocks, -8.0f,
+  to_scaled<GridFormat::kQ4_0, 2 + kSmall / 2>(
+      values, count, blocks,
       [](const float* block) { return first_of_magnitude(block, largest_magnitude(block)); },
       to_q4_0_elements);
 }

@@ -10,8 +10,7 @@
 #include "base/error.h"
 #include "base/rounding.h"
 #include "io/block_loops.h"
-#include "tensor/float4.h"
-#include "tensor/half.h"
+#include "tensor/grid_elements.h"
 
 namespace anabatic::io {
 namespace {
@@ -164,11 +163,6 @@ void iq4_nl_block(const std::uint8_t* block, float* values) {
   scale_groups<kSmall, kSmall>(elements.data(), &scale, values);
 }
 
-// 2^(scale - 128), for the doubled values: subnormal for the two smallest.
-float half_of_e8m0(std::uint8_t scale) {
-  return std::bit_cast<float>(scale < 2 ? 0x00200000u << scale : (scale - 1u) << 23);
-}
-
 void mxfp4_block(const std::uint8_t* block, float* values) {
   const float scale = half_of_e8m0(block[0]);
   std::array<std::int8_t, kSmall> elements;
@@ -311,31 +305,16 @@ void quantise_q4_0(const float* values, std::int64_t num_blocks, std::byte* bloc
   block_loops().to_q4_0(values, num_blocks, blocks);
 }
 
-// The exponent is that of the largest magnitude less 2, by a logarithm rounded to f32: a value just
-// below a power of two counts as that power, which the format has, and the value below it has not.
-std::uint8_t e8m0_of(float largest) {
-  if (!(largest > 0.0f)) return 0;
-  const double exponent = std::floor(static_cast<float>(std::log2(static_cast<double>(largest))));
-  return static_cast<std::uint8_t>(std::clamp(exponent + 125.0, 0.0, 252.0));
-}
-
-// The nearest float4, ties to the smaller magnitude. Zero has no sign.
-std::uint8_t nearest_float4(float value, float scale) {
-  constexpr float kMidpoints[7] = {0.5f, 1.5f, 2.5f, 3.5f, 5.0f, 7.0f, 10.0f};  // of doubled values
-  int element = 0;
-  for (const float midpoint : kMidpoints) element += std::abs(value) > midpoint * scale ? 1 : 0;
-  return static_cast<std::uint8_t>(value < 0.0f && element > 0 ? element + 8 : element);
-}
-
 // The scale, and a byte for values (i, i + 16), or for neighbours (2i, 2i + 1).
 template <bool kNeighbours>
 void to_mxfp4(const float* values, std::uint8_t* scale, std::uint8_t* bytes) {
+  using Encoder = GridElements<GridFormat::kMxfp4>;
   *scale = e8m0_of(largest_magnitude(values));
   const float half = half_of_e8m0(*scale);
   for (int i = 0; i < 16; ++i) {
     const int lower = kNeighbours ? 2 * i : i, upper = kNeighbours ? 2 * i + 1 : 16 + i;
-    bytes[i] = static_cast<std::uint8_t>(nearest_float4(values[lower], half) |
-                                         nearest_float4(values[upper], half) << 4);
+    bytes[i] = static_cast<std::uint8_t>(Encoder::element_of(values[lower], half) |
+                                         Encoder::element_of(values[upper], half) << 4);
   }
 }
 

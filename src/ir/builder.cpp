@@ -90,7 +90,11 @@ ValueId GraphBuilder::state(std::string_view name, TensorType type, StateRole ro
 }
 
 ValueId GraphBuilder::state_of(Name owner, StateRole role, TensorType type) {
-  return state(spec::state_name(role, text(owner)), std::move(type), role, owner);
+  const ValueId id = state(spec::state_name(role, text(owner)), std::move(type), role, owner);
+  if (const State* parameter = graph_.find_state(owner);
+      parameter != nullptr && spec::kind_of(role) == StateKind::kDerived)
+    graph_.states.back().grid = parameter->grid;
+  return id;
 }
 
 void GraphBuilder::output(ValueId value, std::string_view name) {

@@ -14,6 +14,7 @@
 #include "spec/attributes.h"
 #include "spec/state.h"
 #include "tensor/tensor_type.h"
+#include "tensor/weight_grid.h"
 
 namespace anabatic::ir {
 
@@ -68,6 +69,8 @@ struct State : spec::StatePart {
   Name name{};
   ValueId before = kNoValue, after = kNoValue;
   bool is_trainable = true;  // kParameter, kUpper; a frozen parameter gets no gradient
+  // Of a parameter: what is derived from it has these values alone. Derived states have its grid.
+  std::optional<WeightGrid> grid{};
   spec::Init init{};
 };
 

@@ -93,6 +93,7 @@ class Bytes {
     add(state.rows.count);
     add(state.rows.total);
     add(state.is_trainable);
+    if (state.grid) add(std::string_view(to_string(*state.grid)));
     add(state.init.rule);
     add(state.init.deviation);
     add(state.init.zero_row);

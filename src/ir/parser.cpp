@@ -104,6 +104,7 @@ class Parser {
     if (lexer_.accept("of")) parsed.owner = intern(lexer_.string("a parameter's name in quotes"));
     if (lexer_.accept("rows")) parsed.rows = rows();
     if (lexer_.accept("frozen")) parsed.is_trainable = false;
+    if (lexer_.accept("grid")) parsed.grid = grid();
     if (lexer_.accept("init")) parsed.init = init();
     if (lexer_.accept("->")) {
       const std::size_t position = lexer_.position();
@@ -128,6 +129,12 @@ class Parser {
     lexer_.expect("/");
     parsed.total = count("the whole's number of rows");
     return parsed;
+  }
+
+  WeightGrid grid() {
+    if (const auto known = weight_grid_from_string(lexer_.word("the grid of weights")))
+      return *known;
+    lexer_.fail_expected("a grid of weights, such as q8_0");
   }
 
   spec::Init init() {

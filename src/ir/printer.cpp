@@ -67,6 +67,7 @@ class Printer {
     if (const spec::Rows& rows = state.rows; !rows.is_whole())
       append(" rows {}+{}/{}", rows.first, rows.count, rows.total);
     if (!state.is_trainable) append(" frozen");
+    if (state.grid) append(" grid {}", to_string(*state.grid));
     print_init(state.init);
     if (state.after != state.before) append(" -> {}", reference(state.after));
     out_ += '\n';

@@ -188,6 +188,11 @@ class Verifier {
                                    rows.count < rows.total - rows.first + 1),
           "states' rows", where, "it has {} rows from {} on, of {}", rows.count, rows.first,
           rows.total);
+    const State* owner =
+        state.kind() == StateKind::kDerived ? graph_.find_state(state.owner) : nullptr;
+    check(owner != nullptr ? state.grid == owner->grid
+                           : !state.grid || state.kind() == StateKind::kParameter,
+          "states' grids", where, "its grid is not that of its parameter");
     check(state.is_trainable || state.kind() == StateKind::kParameter, "states owned", where,
           "a {} is frozen", role);
   }

@@ -64,7 +64,8 @@ void to_blocks(const FileTensor& tensor, const io::BlockType& type, std::span<co
 
 // The bytes of a tensor in its type, in order, some at a time.
 void make_blocks(const FileTensor& tensor, const io::BlockType& type, const StateReader& read,
-                 const std::function<void(std::span<const std::byte>)>& take) {
+                 const std::function<void(std::span<const std::byte> blocks,
+                                          std::span<const float> values)>& take) {
   const std::int64_t total = tensor.num_elements();
   std::vector<float> values;
   std::vector<std::byte> bytes;
@@ -72,8 +73,21 @@ void make_blocks(const FileTensor& tensor, const io::BlockType& type, const Stat
     values.resize(static_cast<std::size_t>(std::min(kWrittenElements, total - done)));
     read_elements(tensor, done, values, read);
     to_blocks(tensor, type, values, bytes);
-    take(bytes);
+    take(bytes, values);
   }
+}
+
+// Whether it holds parameters of that type; all of its have it then.
+bool holds_any(const FileTensor& tensor, const GgufParameterType& own) {
+  if (own.type == nullptr) return false;
+  const auto count = std::ranges::count_if(tensor.pieces, [&](const WeightPiece& piece) {
+    return own.parameters.contains(piece.state);
+  });
+  if (count != 0 && count != std::ssize(tensor.pieces))
+    throw Unsupported(
+        fmt::format("[gguf] tensor {}: expected parameters of one type, got {} of {} in {}",
+                    tensor.name, count, tensor.pieces.size(), own.type->name));
+  return count != 0;
 }
 
 std::vector<float> rope_factors(const spec::Rope& rope) {
@@ -138,10 +152,11 @@ const io::BlockType& GgufTarget::main_type() const {
 }
 
 GgufTarget gguf_target(const ModelConfig& config, const WeightMap& source,
-                       const io::BlockType* type) {
+                       const io::BlockType* type, const GgufParameterType& own_type) {
   const GgufArchitecture& architecture = require_gguf_architecture(config);
-  const bool is_of_experts = type == &type_named("MXFP4");
-  if (is_of_experts && architecture.name != "gpt-oss")
+  const io::BlockType* const mxfp4 = &type_named("MXFP4");
+  const bool is_of_experts = type == mxfp4;
+  if ((is_of_experts || own_type.type == mxfp4) && architecture.name != "gpt-oss")
     throw Unsupported(
         fmt::format("[gguf] type MXFP4: expected a file of gpt-oss, got {}; llama.cpp has MXFP4 "
                     "for its experts",
@@ -155,6 +170,7 @@ GgufTarget gguf_target(const ModelConfig& config, const WeightMap& source,
   for (const FileTensor& tensor : target.map.tensors) {
     const bool has_type = type != nullptr && (!is_of_experts || is_gguf_expert(tensor));
     const io::BlockType* own = has_type ? type : &type_of(dtypes.at(tensor.pieces.front().state));
+    if (holds_any(tensor, own_type)) own = own_type.type;
     if (!is_gguf_matrix(tensor)) {
       own = &type_named("F32");
     } else if (tensor.shape.back() % own->elements != 0) {
@@ -225,36 +241,54 @@ void write_gguf(const std::filesystem::path& file, io::GgufKeys keys, const Gguf
     const auto i = static_cast<std::size_t>(task);
     const FileTensor& tensor = target.map.tensors[i];
     make_blocks(tensor, *target.types[i], read,
-                [&](std::span<const std::byte> bytes) { writer.write(tensor.name, bytes); });
+                [&](std::span<const std::byte> bytes, std::span<const float>) {
+                  writer.write(tensor.name, bytes);
+                });
   });
   writer.finish();
 }
 
-std::vector<std::string> differing_blocks(const StateReader& read, const GgufSource& file) {
-  std::vector<std::string> lines(file.map().tensors.size());
+ValueComparison compare_blocks(const StateReader& read, const GgufSource& file) {
+  const std::vector<FileTensor>& tensors = file.map().tensors;
+  std::vector<std::string> lines(tensors.size());
+  std::vector<double> errors(tensors.size());
   io::parallel_tasks(std::ssize(lines), io::threads_for_files(), [&](std::int64_t task) {
     const auto place = static_cast<std::size_t>(task);
-    const FileTensor& tensor = file.map().tensors[place];
+    const FileTensor& tensor = tensors[place];
     const io::GgufTensor& entry = *file.files().find(tensor.name);
     const auto size = static_cast<std::size_t>(entry.type->bytes);
     std::size_t at = 0, num_different = 0, first = 0;
-    make_blocks(tensor, *entry.type, read, [&](std::span<const std::byte> expected) {
-      const auto stored = entry.data.subspan(at, expected.size());
-      if (std::memcmp(stored.data(), expected.data(), expected.size()) != 0)
-        for (std::size_t i = 0; i < expected.size(); i += size)
-          if (std::memcmp(stored.data() + i, expected.data() + i, size) != 0 &&
-              num_different++ == 0)
-            first = (at + i) / size * static_cast<std::size_t>(entry.type->elements);
-      file.files().release(stored);
-      at += expected.size();
-    });
+    std::vector<float> found;
+    make_blocks(tensor, *entry.type, read,
+                [&](std::span<const std::byte> expected, std::span<const float> values) {
+                  const auto stored = entry.data.subspan(at, expected.size());
+                  if (std::memcmp(stored.data(), expected.data(), expected.size()) != 0)
+                    for (std::size_t i = 0; i < expected.size(); i += size)
+                      if (std::memcmp(stored.data() + i, expected.data() + i, size) != 0 &&
+                          num_different++ == 0)
+                        first = (at + i) / size * static_cast<std::size_t>(entry.type->elements);
+                  if (entry.type->elements > 1) {
+                    found.resize(values.size());
+                    io::dequantise(*entry.type, stored, found);
+                    for (std::size_t i = 0; i < values.size(); ++i)
+                      errors[place] =
+                          std::max(errors[place], std::abs(double{found[i]} - double{values[i]}));
+                  }
+                  file.files().release(stored);
+                  at += expected.size();
+                });
     if (num_different > 0)
       lines[place] = fmt::format(
           "{}: {} of {} blocks of {} differ from those of the source, the first at element {}",
           tensor.name, num_different, entry.data.size() / size, entry.type->name, first);
   });
+  ValueComparison comparison;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (file.files().find(tensors[i].name)->type->elements > 1)
+      comparison.largest_errors[tensors[i].name] = errors[i];
   std::erase(lines, "");
-  return lines;
+  comparison.differences = std::move(lines);
+  return comparison;
 }
 
 }  // namespace anabatic::model

@@ -3,12 +3,15 @@
 // bytes.
 #pragma once
 #include <filesystem>
+#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "io/gguf_writer.h"
 #include "model/gguf_layout.h"
 #include "model/gguf_source.h"
+#include "model/value_comparison.h"
 
 namespace anabatic::model {
 
@@ -26,10 +29,16 @@ struct GgufTarget {
   const io::BlockType& main_type() const;  // of most elements of matrices
 };
 
+// The type of some parameters, whatever that of others is.
+struct GgufParameterType {
+  const io::BlockType* type = nullptr;  // null: of none
+  std::set<std::string, std::less<>> parameters{};
+};
+
 // `type`: of matrices; null: they keep the dtype that `source` has for their parameter. MXFP4 is of
-// experts alone, Unsupported outside gpt-oss.
+// experts alone, Unsupported outside gpt-oss. So is a tensor with `own` parameters and others.
 GgufTarget gguf_target(const ModelConfig& config, const WeightMap& source,
-                       const io::BlockType* type);
+                       const io::BlockType* type, const GgufParameterType& own = {});
 
 // The keys of general.* and of the architecture.
 void add_gguf_config(const ModelConfig& config, const std::string& name, const GgufTarget& target,
@@ -41,8 +50,7 @@ void add_gguf_config(const ModelConfig& config, const std::string& name, const G
 void write_gguf(const std::filesystem::path& file, io::GgufKeys keys, const GgufTarget& target,
                 const StateReader& read);
 
-// Differences between a model's values and a file, a line a tensor: each block has to be that of
-// the values.
-std::vector<std::string> differing_blocks(const StateReader& read, const GgufSource& file);
+// Each block has to be that of the values.
+ValueComparison compare_blocks(const StateReader& read, const GgufSource& file);
 
 }  // namespace anabatic::model

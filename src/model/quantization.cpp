@@ -21,6 +21,25 @@ const std::vector<std::pair<const char*, Json>>& fp8_fields() {
   return fields;
 }
 
+constexpr const char* kPackedMethod = "compressed-tensors";
+constexpr const char* kPackedIntegers = "pack-quantized";
+constexpr const char* kPackedMxfp4 = "mxfp4-pack-quantized";
+
+// Tensors tell which grid they have. What changes activations is not computed.
+void read_packed(const Json& quantization, ConfigReader& reader) {
+  if (const Json format = quantization.value("format", Json());
+      format != kPackedIntegers && format != kPackedMxfp4)
+    reader.unsupported(fmt::format("{}.format", kKey),
+                       fmt::format("expected {} or {}, got {}", kPackedIntegers, kPackedMxfp4,
+                                   format.is_null() ? "none" : show_json_briefly(format)));
+  const Json groups = quantization.value("config_groups", Json::object());
+  for (const auto& [name, group] : groups.items())
+    for (const char* key : {"input_activations", "output_activations"})
+      if (group.is_object() && !group.value(key, Json()).is_null())
+        reader.unsupported(fmt::format("{}.config_groups.{}.{}", kKey, name, key),
+                           "expected null: weights alone are quantised");
+}
+
 }  // namespace
 
 void read_quantization(ConfigReader& reader) {
@@ -28,9 +47,10 @@ void read_quantization(ConfigReader& reader) {
   if (!node || node->value().empty()) return;
   const Json& quantization = node->value();
   const Json method = quantization.value("quant_method", Json());
+  if (method == kPackedMethod) return read_packed(quantization, reader);
   if (method != "fp8" && method != "mxfp4")
     return reader.unsupported(fmt::format("{}.quant_method", kKey),
-                              fmt::format("expected fp8 or mxfp4, got {}",
+                              fmt::format("expected fp8, mxfp4 or {}, got {}", kPackedMethod,
                                           method.is_null() ? "none" : show_json_briefly(method)));
   if (method != "fp8") return;
   for (const auto& [key, only] : fp8_fields())
@@ -48,6 +68,29 @@ std::string with_mxfp4(const std::string& config) {
       {"quant_method", "mxfp4"},
       {"modules_to_not_convert",
        {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}}};
+  return with_member(config, kKey, dump_json(quantization));
+}
+
+std::string with_packed_weights(const std::string& config, const WeightGrid& grid,
+                                const std::vector<std::string>& others) {
+  const bool is_float = grid.format == GridFormat::kMxfp4;
+  Json weights{{"num_bits", grid.format == GridFormat::kInt8Channel ? 8 : 4},
+               {"type", is_float ? "float" : "int"},
+               {"symmetric", true},
+               {"dynamic", false},
+               {"strategy", grid.group > 0 ? "group" : "channel"},
+               {"group_size", grid.group > 0 ? Json(grid.group) : Json()}};
+  if (is_float) weights["scale_dtype"] = "torch.uint8";
+  const Json quantization{{"quant_method", kPackedMethod},
+                          {"format", is_float ? kPackedMxfp4 : kPackedIntegers},
+                          {"quantization_status", "compressed"},
+                          {"config_groups",
+                           {{"group_0",
+                             {{"targets", {"Linear"}},
+                              {"weights", weights},
+                              {"input_activations", Json()},
+                              {"output_activations", Json()}}}}},
+                          {"ignore", others}};
   return with_member(config, kKey, dump_json(quantization));
 }
 

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/rounding.h"
 #include "io/block_types.h"
+#include "model/compressed_tensors.h"
 #include "model/float_conversion.h"
 
 namespace anabatic::model {
@@ -162,8 +164,32 @@ class Fp8Rows {
   std::vector<float> scales_;
 };
 
-void read_fp8(const StoredTensor& stored, std::int64_t first, std::span<float> values) {
-  Fp8Rows rows(stored);
+// Rows of a packed matrix.
+class PackedRows {
+ public:
+  explicit PackedRows(const StoredTensor& stored)
+      : stored_(stored), bytes_(packed_row(*stored.grid, stored.columns)) {}
+
+  std::int64_t columns() const { return stored_.columns; }
+  std::int64_t left_in_matrix(std::int64_t row) const { return stored_.elements->shape[0] - row; }
+  void read(std::int64_t row, std::span<float> values) {
+    const std::int64_t rows = static_cast<std::int64_t>(values.size()) / columns();
+    const auto of = [&](const io::TensorEntry& entry, std::int64_t row_bytes) {
+      return entry.data.subspan(static_cast<std::size_t>(row * row_bytes),
+                                static_cast<std::size_t>(rows * row_bytes));
+    };
+    unpack_rows(*stored_.grid, columns(), of(*stored_.elements, bytes_.elements),
+                of(*stored_.scales, bytes_.scales), values);
+  }
+
+ private:
+  const StoredTensor& stored_;
+  PackedRow bytes_;
+};
+
+// Elements of rows that are read whole, from any element on.
+template <class Rows>
+void read_by_rows(Rows rows, std::int64_t first, std::span<float> values) {
   std::vector<float> whole;
   while (!values.empty()) {
     const std::int64_t row = first / rows.columns(), column = first % rows.columns();
@@ -184,6 +210,28 @@ void read_fp8(const StoredTensor& stored, std::int64_t first, std::span<float> v
   }
 }
 
+void check_packed(const StoredTensor& stored, const std::string& name, const Shape& shape,
+                  std::vector<std::string>& problems) {
+  const bool fits = stored.grid && stored.scales != nullptr &&
+                    shape == Shape{stored.elements->shape[0], stored.columns};
+  if (fits) return;
+  problems.push_back(fmt::format(
+      "{}: expected {} in 4 or 8 bits with {} and {}, got {} {} in {}", name, shape_text(shape),
+      packed_scales_name(name), packed_shape_name(name), stored.elements->dtype_name,
+      shape_text(stored.elements->shape), stored.elements->file->string()));
+}
+
+// The columns that a packed matrix says it has; 0 where it does not.
+std::int64_t packed_columns(const StoredTensor& stored) {
+  if (stored.elements->dtype == DType::kUInt8) return 2 * stored.elements->shape.back();
+  std::array<std::int64_t, 2> shape{};
+  if (stored.shape == nullptr || stored.shape->dtype != DType::kInt64 ||
+      stored.shape->data.size() != sizeof shape)
+    return 0;
+  std::memcpy(shape.data(), stored.shape->data.data(), sizeof shape);
+  return shape[0] == stored.elements->shape[0] ? shape[1] : 0;
+}
+
 }  // namespace
 
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
@@ -193,13 +241,21 @@ std::string scales_name(std::string_view tensor) { return with_ending(tensor, kB
 
 bool StoredTensor::is_fp8() const { return elements->dtype_name == "F8_E4M3"; }
 bool StoredTensor::is_mxfp4() const { return names_blocks(elements->name); }
+bool StoredTensor::is_packed() const { return elements->name.ends_with(packed_name("")); }
+
+std::vector<const io::TensorEntry*> StoredTensor::entries() const {
+  std::vector<const io::TensorEntry*> all{elements, scales, shape};
+  std::erase(all, nullptr);
+  return all;
+}
 
 DType StoredTensor::export_dtype() const {
   return is_quantised() ? DType::kBFloat16 : *elements->dtype;
 }
 
 void StoredTensor::read(std::int64_t first, std::span<float> values) const {
-  if (is_fp8()) return read_fp8(*this, first, values);
+  if (is_fp8()) return read_by_rows(Fp8Rows(*this), first, values);
+  if (is_packed()) return read_by_rows(PackedRows(*this), first, values);
   if (is_mxfp4()) return read_mxfp4(*this, first, values);
   to_floats(*elements->dtype, bytes_of(first, static_cast<std::int64_t>(values.size())), values);
 }
@@ -209,6 +265,13 @@ std::span<const std::byte> StoredTensor::bytes_of(std::int64_t first, std::int64
   if (is_mxfp4()) {
     begin /= 2;
     end = ceil_div(end, 2);
+  } else if (is_packed()) {
+    const std::int64_t row = packed_row(*grid, columns).elements;
+    const auto byte_of = [&](std::int64_t i) {
+      return i / columns * row + i % columns / (grid->format == GridFormat::kInt8Channel ? 1 : 2);
+    };
+    begin = byte_of(begin);
+    end = byte_of(end);
   } else if (!is_fp8()) {
     begin *= size_bytes(*elements->dtype);
     end *= size_bytes(*elements->dtype);
@@ -219,7 +282,16 @@ std::span<const std::byte> StoredTensor::bytes_of(std::int64_t first, std::int64
 
 StoredTensor find_stored(const io::SafetensorsDirectory& files, const std::string& name) {
   StoredTensor stored{.elements = files.find(name)};
-  if (stored.elements == nullptr) return stored;
+  if (stored.elements == nullptr) {
+    stored.elements = files.find(packed_name(name));
+    if (stored.elements == nullptr || stored.elements->shape.size() != 2) return stored;
+    stored.scales = files.find(packed_scales_name(name));
+    stored.shape = files.find(packed_shape_name(name));
+    stored.columns = packed_columns(stored);
+    if (stored.scales != nullptr && stored.columns > 0)
+      stored.grid = packed_grid(*stored.elements, *stored.scales, stored.columns);
+    return stored;
+  }
   if (stored.is_mxfp4()) stored.scales = files.find(scales_name(name));
   if (stored.is_fp8()) stored.scales = files.find(name + std::string(kScaleInv));
   return stored;
@@ -232,6 +304,8 @@ std::vector<std::string> storage_problems(const StoredTensor& stored, const std:
     problems.push_back(fmt::format("{}: missing, expected shape {}", name, shape_text(shape)));
   } else if (stored.is_mxfp4()) {
     check_mxfp4(stored, name, shape, problems);
+  } else if (stored.is_packed()) {
+    check_packed(stored, name, shape, problems);
   } else if (stored.is_fp8()) {
     check_fp8(stored, name, shape, problems);
   } else {
@@ -245,24 +319,41 @@ std::vector<std::string> storage_problems(const StoredTensor& stored, const std:
   return problems;
 }
 
-std::vector<io::TensorInfo> stored_infos(const std::string& name, DType dtype, const Shape& shape) {
-  if (!names_blocks(name)) return {{name, dtype, shape}};
-  const std::string problem = shape_problem(name, shape);
-  ANABATIC_REQUIRE(problem.empty(), "[weights] {}", problem);
-  const Mxfp4Shapes shapes(shape);
-  return {{name, DType::kUInt8, shapes.blocks}, {scales_name(name), DType::kUInt8, shapes.scales}};
+StoredForm::StoredForm(const FileTensor& tensor, DType dtype) : tensor_(tensor), dtype_(dtype) {
+  const std::string& name = tensor.name;
+  if (tensor.grid) {
+    infos_ = packed_infos(name, *tensor.grid, tensor.shape);
+  } else if (names_blocks(name)) {
+    const std::string problem = shape_problem(name, tensor.shape);
+    ANABATIC_REQUIRE(problem.empty(), "[weights] {}", problem);
+    const Mxfp4Shapes shapes(tensor.shape);
+    infos_ = {{name, DType::kUInt8, shapes.blocks},
+              {scales_name(name), DType::kUInt8, shapes.scales}};
+  } else {
+    infos_ = {{name, dtype, tensor.shape}};
+  }
 }
 
-void to_stored(const std::string& name, DType dtype, std::span<const float> values,
-               std::vector<std::byte>& elements, std::vector<std::byte>& scales) {
-  if (names_blocks(name)) {
+std::vector<std::byte> StoredForm::shape_bytes() const {
+  return packed_shape(*tensor_.grid, tensor_.shape);
+}
+
+std::int64_t StoredForm::unit() const {
+  if (tensor_.grid) return tensor_.shape.back();
+  return names_blocks(tensor_.name) ? kGroup : 1;
+}
+
+void StoredForm::write(std::span<const float> values, std::vector<std::byte>& elements,
+                       std::vector<std::byte>& scales) const {
+  if (tensor_.grid) return pack_rows(*tensor_.grid, tensor_.shape.back(), values, elements, scales);
+  if (names_blocks(tensor_.name)) {
     scales.resize(values.size() / kGroup);
     elements.resize(values.size() / 2);
     return io::quantise_mxfp4_pairs(values, elements, scales);
   }
   scales.clear();
-  elements.resize(values.size() * static_cast<std::size_t>(size_bytes(dtype)));
-  from_floats(dtype, values, elements);
+  elements.resize(values.size() * static_cast<std::size_t>(size_bytes(dtype_)));
+  from_floats(dtype_, values, elements);
 }
 
 std::string stray_scales_problem(const io::SafetensorsDirectory& files,
@@ -278,6 +369,8 @@ std::string stray_scales_problem(const io::SafetensorsDirectory& files,
 }
 
 std::int64_t num_weights(const io::TensorEntry& entry) {
+  if (entry.name.ends_with(packed_name("")))  // of 4 bits, or half as many of 8
+    return 2 * static_cast<std::int64_t>(entry.data.size());
   if (names_blocks(entry.name) && entry.dtype_name == "U8") return 2 * entry.num_elements();
   return holds_weights(entry) || entry.dtype_name == "F8_E4M3" ? entry.num_elements() : 0;
 }

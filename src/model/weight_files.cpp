@@ -20,10 +20,10 @@ namespace {
 std::size_t detect_spelling(const Declarations& declared, const std::vector<Spelling>& spellings,
                             const io::SafetensorsDirectory& files) {
   const auto num_found = [&](const Spelling& names) {
-    return std::count_if(declared.parameters.begin(), declared.parameters.end(),
-                         [&](const Parameter& parameter) {
-                           return files.find(file_tensor(parameter, names, 0)) != nullptr;
-                         });
+    return std::count_if(
+        declared.parameters.begin(), declared.parameters.end(), [&](const Parameter& parameter) {
+          return find_stored(files, file_tensor(parameter, names, 0)).elements != nullptr;
+        });
   };
   const auto best = std::max_element(
       spellings.begin(), spellings.end(),
@@ -94,9 +94,8 @@ void check_others(const io::SafetensorsDirectory& files, const ModelConfig& conf
   std::vector<std::string> unused;
   std::set<std::string_view> expected;
   for (const FileTensor& tensor : map.tensors) {
-    expected.insert(tensor.name);
-    if (const StoredTensor stored = find_stored(files, tensor.name); stored.scales != nullptr)
-      expected.insert(stored.scales->name);
+    for (const io::TensorEntry* entry : find_stored(files, tensor.name).entries())
+      expected.insert(entry->name);
   }
   for (const auto& [name, entry] : files.entries()) {
     if (expected.count(name) != 0 || is_ignorable(name)) continue;

@@ -112,8 +112,11 @@ void write_elements(const FileTensor& tensor, std::int64_t first, std::span<floa
   }).visit(first, static_cast<std::int64_t>(values.size()));
 }
 
-// What is converted at a time: a block, or a matrix of a tensor that is transposed.
+// What is converted at a time: a block, whole rows of a packed matrix, or a matrix of a tensor
+// that is transposed.
 std::int64_t elements_at_once(const FileTensor& tensor) {
+  if (tensor.grid)
+    return std::max<std::int64_t>(kCachedElements / tensor.shape.back(), 1) * tensor.shape.back();
   return tensor.is_transposed ? tensor.shape.back() * *(tensor.shape.end() - 2) : kCachedElements;
 }
 
@@ -315,13 +318,14 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
     const StoredTensor stored = find_stored(files, tensor.name);
     checksums.compare(*stored.elements, sums[i]);
     record.used.push_back({tensor, stored.elements->dtype_name, sums[i]});
-    if (stored.scales == nullptr) continue;
-    const std::uint64_t of_scales = io::checksum_of_mapped(files, stored.scales->data);
-    checksums.compare(*stored.scales, of_scales);
-    record.used.push_back(
-        {{.name = stored.scales->name, .shape = stored.scales->shape, .pieces = {}},
-         stored.scales->dtype_name,
-         of_scales});
+    record.used.back().tensor.name = stored.elements->name;
+    for (const io::TensorEntry* entry : stored.entries()) {
+      if (entry == stored.elements) continue;
+      const std::uint64_t sum = io::checksum_of_mapped(files, entry->data);
+      checksums.compare(*entry, sum);
+      record.used.push_back(
+          {{.name = entry->name, .shape = entry->shape, .pieces = {}}, entry->dtype_name, sum});
+    }
   }
   record_others(config, files, record);
   const std::size_t spelling = export_spelling(map);
@@ -331,7 +335,8 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
 DType dominant_dtype(const WeightMap& map, SaveDType dtype) {
   std::map<DType, std::int64_t> elements;
   for (const FileTensor& tensor : map.tensors)
-    if (!names_blocks(tensor.name)) elements[saved_dtype(tensor, dtype)] += tensor.num_elements();
+    if (!names_blocks(tensor.name) && !tensor.grid)
+      elements[saved_dtype(tensor, dtype)] += tensor.num_elements();
   return most_of(elements);
 }
 
@@ -366,7 +371,7 @@ io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem:
                                     std::span<const io::TensorEntry* const> others, int threads) {
   std::vector<io::TensorInfo> infos;
   for (const FileTensor& tensor : map.tensors)
-    std::ranges::move(stored_infos(tensor.name, saved_dtype(tensor, dtype), tensor.shape),
+    std::ranges::copy(StoredForm(tensor, saved_dtype(tensor, dtype)).infos(),
                       std::back_inserter(infos));
   for (const io::TensorEntry* entry : others)
     infos.push_back({entry->name, *entry->dtype, entry->shape});
@@ -374,15 +379,17 @@ io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem:
   io::parallel_tasks(std::ssize(map.tensors), threads, [&](std::int64_t task) {
     const FileTensor& tensor = map.tensors[static_cast<std::size_t>(task)];
     const DType saved = saved_dtype(tensor, dtype);
-    const std::string of_scales = scales_name(tensor.name);
+    const StoredForm form(tensor, saved);
+    const auto& infos_of = form.infos();
     std::vector<std::byte> bytes, scales;
     read_in_file_order(tensor, read, [&](std::span<const float> values) {
-      if (saved == DType::kFloat32 && of_scales.empty())
+      if (saved == DType::kFloat32 && infos_of[0].dtype == DType::kFloat32)
         return writer.write(tensor.name, std::as_bytes(values));
-      to_stored(tensor.name, saved, values, bytes, scales);
-      writer.write(tensor.name, bytes);
-      if (!of_scales.empty()) writer.write(of_scales, scales);
+      form.write(values, bytes, scales);
+      writer.write(infos_of[0].name, bytes);
+      if (form.has_scales()) writer.write(infos_of[1].name, scales);
     });
+    if (infos_of.size() > 2) writer.write(infos_of[2].name, form.shape_bytes());
   });
   for (const io::TensorEntry* entry : others) writer.write(entry->name, entry->data);
   return writer.finish();

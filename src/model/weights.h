@@ -41,6 +41,8 @@ struct FileTensor {
   std::vector<WeightPiece> pieces;
   std::size_t num_alternating = 1;  // of so many pieces the file has some rows of each in turn
   bool is_transposed = false;       // that order is of the transposed matrices
+  // A matrix that is packed in this grid (model/compressed_tensors.h); `dtype` does not count then.
+  std::optional<WeightGrid> grid{};
 
   std::int64_t num_elements() const;
 };

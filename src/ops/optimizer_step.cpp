@@ -20,7 +20,8 @@ Check check_of(const OptimizerStep& step, ir::Types inputs, const spec::Attribut
   std::vector<std::string_view> required{"rule"};
   for (const spec::RuleNumber& number : spec::row_of(step.rule).numbers)
     required.push_back(number.name);
-  const std::vector<std::string_view> optional{"dtype", "first_row", "packs", "split", "stream"};
+  const std::vector<std::string_view> optional{"delay", "dtype", "first_row", "grid",
+                                               "packs", "split", "stream"};
   const Check check(kName, inputs, attributes, required, optional);
   for (const spec::RuleNumber& number : spec::row_of(step.rule).numbers)
     number.range == spec::NumberRange::kFraction ? check.fraction(number.name)
@@ -168,6 +169,25 @@ void check_scalars(const Update& update) {
   update.check.i32(static_cast<int>(update.step.step()), "step", 0);
 }
 
+// Packings of the values on a grid, as op `fake_quantize` has them.
+void check_grid(const Update& update) {
+  const auto& [step, check, inputs] = update;
+  if (check.has("delay")) check.positive_int("delay");
+  if (!check.has("grid")) {
+    if (check.has("delay")) check.fail("expected 'grid' with 'delay', got none");
+    return;
+  }
+  const auto grid = weight_grid_from_string(check.string("grid"));
+  if (!grid || grid->group != kGroupOfUpdate || step.packs != Packs::kBoth ||
+      inputs[0].layout != panels_layout(false))
+    check.fail(
+        fmt::format("expected 'grid' to be one of groups of {}, with 'packs' both of a "
+                    "parameter in panels, got '{}' of {}",
+                    kGroupOfUpdate, check.string("grid"), to_string(inputs[0])));
+  check.multiple({"parameter", &inputs[0]}, inputs[0].ndim() - 1, grid->group,
+                 "the group of " + to_string(*grid));
+}
+
 // The parameter is the first packing itself where only the second one is written.
 void check_packs(const Update& update) {
   const auto& [step, check, inputs] = update;
@@ -181,6 +201,7 @@ void check_packs(const Update& update) {
   if (parameter.ndim() != 2 && parameter.ndim() != 3)
     check.fail(fmt::format("expected {} to be a matrix or a stack of matrices, got {}", name,
                            to_string(parameter)));
+  check_grid(update);
   if (!step.is_slice) return;
   if (!step.is_split)
     check.fail("expected no 'first_row' where a whole parameter is packed, got one");
@@ -268,7 +289,8 @@ ir::Aliases must_alias(const spec::Attributes& attributes) {
 }
 
 std::string form(const spec::Attributes& attributes) {
-  return spec::to_string(spec::optimizer_step_of(attributes));
+  return spec::to_string(spec::optimizer_step_of(attributes)) +
+         (attributes.contains("grid") ? " to_grid" : "");
 }
 
 }  // namespace

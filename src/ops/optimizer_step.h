@@ -10,6 +10,10 @@
 
 namespace anabatic::ops {
 
+// Elements of a group of the weight grids that an update can round to: the sweep has so many of a
+// row at hand.
+inline constexpr std::int64_t kGroupOfUpdate = 32;
+
 extern const ir::OpSchema kOptimizerStep;
 
 // The form of a node of this op; nullopt for another op.

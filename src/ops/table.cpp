@@ -38,6 +38,7 @@
 #include "ops/sum_rows.h"
 #include "ops/sum_squares.h"
 #include "ops/unpermute.h"
+#include "ops/weights/fake_quantize.h"
 
 namespace anabatic::ops {
 namespace {
@@ -67,6 +68,7 @@ const ir::OpSchema* const kTable[] = {
     &kExpertBias,
     &kExpertBiasRouterGradient,
     &kExpertBiasWeightGradient,
+    &kFakeQuantize,
     &kFill,
     &kGateRows,
     &kGateRowsGradient,

@@ -50,7 +50,10 @@ std::vector<Trained> trained_parameters(const Graph& graph) {
 class Optimizer {
  public:
   Optimizer(Graph& graph, const PassContext& context)
-      : graph_(graph), builder_(graph, context.find_op), options_(context.options.optimizer) {}
+      : graph_(graph),
+        builder_(graph, context.find_op),
+        options_(context.options.optimizer),
+        delay_(context.options.quantization.delay) {}
 
   bool run() {
     const std::vector<Trained> trained = trained_parameters(graph_);
@@ -149,15 +152,25 @@ class Optimizer {
     derive(one.name, next[0]);
   }
 
-  // Quantising a matrix once is enough: its second int8 packing is made from the first.
+  // Quantising a matrix once is enough: its second packing is made from the first, whose values it
+  // has.
+  bool is_made_of(const ir::State& state, const ir::State* first) const {
+    if (first == nullptr || &state == first || builder_.type(state.before).layout == kRowMajor)
+      return false;
+    const TensorType &type = builder_.type(state.before), &of_first = builder_.type(first->before);
+    return is_int8_panels(type) || (state.grid && type.dtype == of_first.dtype);
+  }
+
   void derive(Name parameter, ValueId updated) {
     for (const bool is_second : {false, true}) {
       const ir::State* first = graph_.find_state(ir::StateRole::kPacking, parameter);
       for (ir::State& state : graph_.states) {
-        if (state.kind() != ir::StateKind::kDerived || state.owner != parameter) continue;
+        if (state.kind() != ir::StateKind::kDerived || state.owner != parameter ||
+            is_second != is_made_of(state, first))
+          continue;
         const TensorType type = builder_.type(state.before);
-        if (is_second != (first != nullptr && is_int8_panels(type) && &state != first)) continue;
-        state.after = add_derivation(builder_, is_second ? first->after : updated, type);
+        state.after = is_second ? add_derivation(builder_, first->after, type)
+                                : add_derivation(builder_, updated, state, {delay_, step_});
       }
     }
   }
@@ -165,6 +178,7 @@ class Optimizer {
   Graph& graph_;
   ir::GraphBuilder builder_;
   const spec::OptimizerOptions& options_;
+  const std::int64_t delay_;  // updates before weights are rounded to their grids
   ValueId learning_rate_{}, step_{}, clip_factor_{};
 };
 

@@ -2,9 +2,12 @@
 #include "passes/derive.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "ops/pack.h"
+#include "ops/weights/fake_quantize.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -21,6 +24,16 @@ ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
   return builder.add1(
       "cast", {primary},
       {{"dtype", std::string(to_string(type.dtype))}, {"rounding", std::string("half_away")}});
+}
+
+ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary, const ir::State& derived,
+                           const GridRounding& rounding) {
+  const TensorType type = builder.type(derived.before);
+  if (!derived.grid) return add_derivation(builder, primary, type);
+  std::vector<ir::ValueId> inputs{primary};
+  if (rounding.delay > 0) inputs.push_back(rounding.step);
+  return builder.add1(ops::kFakeQuantize.name, std::move(inputs),
+                      ops::fake_quantize_attributes(type, *derived.grid, rounding.delay));
 }
 
 }  // namespace anabatic::passes

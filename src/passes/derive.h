@@ -11,4 +11,14 @@ namespace anabatic::passes {
 ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
                            const TensorType& derived);
 
+// How a graph rounds weights to grids: by `fake_quantize`, after `delay` updates. With a delay that
+// reads the number of updates so far.
+struct GridRounding {
+  std::int64_t delay = 0;
+  ir::ValueId step = ir::kNoValue;
+};
+// The same for a state, whose grid counts.
+ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary, const ir::State& derived,
+                           const GridRounding& rounding);
+
 }  // namespace anabatic::passes

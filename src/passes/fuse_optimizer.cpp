@@ -7,6 +7,7 @@
 
 #include "ir/rewrite.h"
 #include "ops/optimizer_step.h"
+#include "ops/weights/fake_quantize.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -119,6 +120,42 @@ void fuse_packs(Graph& graph, std::size_t i, const Packings& packings, Packs pac
   }
 }
 
+// The first packing of a parameter in panels on a grid that the update can round to, and the second
+// one made of it.
+struct RoundedPackings {
+  std::size_t first = kNone, second = kNone;
+};
+
+RoundedPackings find_rounded(const Graph& graph, ValueId parameter,
+                             const std::map<ValueId, Packings>& packings) {
+  if (graph.value(parameter).type.layout != panels_layout(false)) return {};
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op->name != ops::kFakeQuantize.name || node.inputs[0] != parameter ||
+        graph.value(node.outputs[0]).type.layout != panels_layout(false))
+      continue;
+    const auto grid = weight_grid_from_string(spec::get_string(node.attributes, "grid"));
+    const auto found = packings.find(node.outputs[0]);
+    if (grid->group == ops::kGroupOfUpdate && found != packings.end() &&
+        found->second[true] != kNone)
+      return {i, found->second[true]};
+  }
+  return {};
+}
+
+// As fuse_packs, with both packings on the grid.
+void fuse_rounded(Graph& graph, std::size_t i, const RoundedPackings& rounded,
+                  std::vector<bool>& keep) {
+  const spec::Attributes of_grid = graph.nodes[rounded.first].attributes;
+  Packings packings;
+  packings[false] = rounded.first;
+  packings[true] = rounded.second;
+  fuse_packs(graph, i, packings, Packs::kBoth, keep);
+  for (const char* key : {"grid", "delay"})
+    if (const auto found = of_grid.find(key); found != of_grid.end())
+      graph.nodes[i].attributes.insert(*found);
+}
+
 bool fuse_optimizer(Graph& graph, const PassContext&) {
   const std::map<ValueId, Packings> packings = find_packings(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
@@ -127,6 +164,12 @@ bool fuse_optimizer(Graph& graph, const PassContext&) {
     const auto step = ops::optimizer_step_of(graph.nodes[i]);
     if (!step || step->is_slice || step->packs != Packs::kNone) continue;
     const ValueId parameter = graph.nodes[i].outputs[0];
+    if (const RoundedPackings rounded = find_rounded(graph, parameter, packings);
+        rounded.first != kNone) {
+      fuse_rounded(graph, i, rounded, keep);
+      changed = true;
+      continue;
+    }
     const auto found = packings.find(parameter);
     if (found == packings.end()) continue;
     const Packs packs = packs_of(graph, *step, parameter, found->second);

@@ -15,6 +15,12 @@
 //   %p = pack(%r)
 //
 // where %before is what the step began with.
+// Values of a grid with groups of 32, of a parameter in panels, come from the sweep too:
+//
+//   %p, %m, %v = optimizer_step(...)              %p, %m, %v, %a, %b = optimizer_step(...)
+//   %a = fake_quantize(%p)  {grid="q4_0"}    ->       {packs="both", grid="q4_0"}
+//   %b = pack(%a)
+//
 // Packings in int8 (quantize_products) stay `pack` nodes: a tile is known whole alone.
 // Other readers of %p (the cast of a tied embedding) stay. Equal bits. Linear in nodes and slices.
 // It runs after apply_optimizer and slice_optimizer, which make these nodes.

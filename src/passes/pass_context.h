@@ -40,6 +40,7 @@ struct GradientRequest {
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::ProductOptions products{};
+  spec::QuantizationOptions quantization{};
   spec::OptimizerOptions optimizer{};
   // That of frozen matrices which products alone read (quantize_frozen); none: they are as others.
   std::optional<BlockFormat> frozen_format{};

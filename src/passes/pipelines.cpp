@@ -28,6 +28,7 @@
 #include "passes/pack_again.h"
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
+#include "passes/precision/fake_quantize.h"
 #include "passes/precision/precision.h"
 #include "passes/precision/quantize_frozen.h"
 #include "passes/precision/quantize_products.h"
@@ -56,6 +57,8 @@ constexpr std::array kStages{
     Stage{kShardExperts, Runs::kBoth},
     // Gradients take their dtypes from the activations, so dtypes come first.
     Stage{kPrecision, Runs::kBoth},
+    // Weights of products are known, and no packing of them is made yet.
+    Stage{kFakeQuantize, Runs::kBoth},
     // Takes the copies that precision makes, so that no other pass sees them.
     Stage{kQuantizeFrozen, Runs::kBoth},
     // Everything that follows sees forward and backward together.

@@ -57,7 +57,7 @@ class Splitter {
     const bool is_updated = graph_.find_state(StateRole::kGradient, parameter.name) != nullptr;
     return options_.with_update && (is_updated || !parameter.is_trainable) &&
            copy_of(parameter) != nullptr && !is_read(parameter.before) &&
-           !is_in_int8(parameter.name);
+           !is_in_int8(parameter.name) && !parameter.grid;
   }
 
   // Int8 packings are made of all 32 bits.

@@ -49,6 +49,7 @@ Candidate::Candidate(const CompileOptions& options, const spec::DeviceSpec& devi
 passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
   return {.options = {.precision = options_.precision,
                       .products = options_.products,
+                      .quantization = options_.quantization,
                       .optimizer = options_.optimizer,
                       .frozen_format = options_.frozen_format,
                       .pack_transposed = places_.pack_transposed,

@@ -31,7 +31,8 @@ struct DiskChoice {
 
 struct CompileOptions {
   spec::Precision precision = spec::Precision::kFp32;
-  spec::ProductOptions products{};     // of which products it is not the precision
+  spec::ProductOptions products{};  // of which products it is not the precision
+  spec::QuantizationOptions quantization{};
   bool training = true;                // false: forward only
   spec::OptimizerOptions optimizer{};  // used when training and with_update
   // That of frozen matrices which products alone read (pass quantize_frozen); none: they are as

@@ -2,11 +2,13 @@
 // Training options as the passes and the compiler read them.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "spec/product.h"
+#include "tensor/weight_grid.h"
 
 namespace anabatic::spec {
 
@@ -20,6 +22,16 @@ struct ProductOptions {
   // kFp32 or kBf16 by unit: a part of the dotted name of a weight without ".weight", such as
   // "attention" or "layers.3.experts.down", or a segment.
   std::vector<std::pair<std::string, Precision>> keep{};
+};
+
+// Quantization-aware training: products of some weights read the values that a file in this grid
+// holds of them, and the weights themselves stay f32.
+struct QuantizationOptions {
+  std::optional<WeightGrid> grid{};  // none: off
+  std::vector<std::string> units{};  // of products, as in ProductOptions::keep
+  std::int64_t delay = 0;            // updates after which it begins
+
+  bool operator==(const QuantizationOptions&) const = default;
 };
 
 // Precision of the moments of matrices. kBf16: rounded stochastically. kInt8: by blocks

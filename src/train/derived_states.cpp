@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/derived_states.h"
 
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -16,21 +17,28 @@
 namespace anabatic::train {
 namespace {
 
-ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& store) {
+constexpr const char* kStep = "step";
+
+ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& store,
+                        std::int64_t delay) {
   ir::Graph graph;
   graph.name = "refresh";
   ir::GraphBuilder builder(graph, ops::find_op);
   builder.set_tag({.phase = ir::Phase::kUpdate, .segment = intern("optimizer")});
+  passes::GridRounding rounding{.delay = delay};
+  if (delay > 0) rounding.step = builder.step_input(kStep, tensor_type(DType::kInt32, {}));
   for (const ir::State& state : states) {
     const Name owner = state.owner;
     if (graph.find_state(owner) == nullptr) {
       builder.state(text(owner), *store.find(owner).type, store.part(owner).role);
       graph.states.back().rows = store.part(owner).rows;
+      graph.states.back().grid = state.grid;
     }
     const TensorType type = *store.find(state.name).type;
     builder.state(text(state.name), type, state.role, owner);
-    const ir::ValueId derived =
-        passes::add_derivation(builder, graph.find_state(owner)->before, type);
+    graph.states.back().grid = state.grid;
+    const ir::ValueId derived = passes::add_derivation(builder, graph.find_state(owner)->before,
+                                                       graph.states.back(), rounding);
     graph.find_state(state.name)->after = derived;
   }
   return graph;
@@ -39,14 +47,21 @@ ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& 
 }  // namespace
 
 void refresh_derived(std::span<const ir::State> states, runtime::StateStore& store,
-                     device::ThreadTeam& team, const spec::DeviceSpec& device) {
+                     device::ThreadTeam& team, const spec::DeviceSpec& device,
+                     const GridPhase& phase) {
   if (states.empty()) return;
-  ir::Graph graph = refresh_graph(states, store);
+  ir::Graph graph = refresh_graph(states, store, phase.delay);
   lower::CompileOptions options;
   options.training = false;
   options.states_on_disk = names_on_disk(store);
   const lower::Compiled compiled = lower::compile(std::move(graph), options, device);
   runtime::Executor executor(compiled.program, store, team);
+  if (executor.has_input(kStep)) {
+    const auto step = static_cast<std::int32_t>(phase.updates);
+    const std::span<std::byte> input = executor.input(kStep);
+    ANABATIC_CHECK(input.size() == sizeof step, "[refresh] the step is an i32");
+    std::memcpy(input.data(), &step, sizeof step);
+  }
   for (const spec::StepEntry& entry : runtime::schedule_of(compiled.program, 1))
     executor.run(entry);
 }

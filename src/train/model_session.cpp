@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/model_session.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -18,6 +20,7 @@
 #include "spec/shards.h"
 #include "train/calibration.h"
 #include "train/config/precision_keys.h"
+#include "train/config/quantization_keys.h"
 #include "train/derived_states.h"
 #include "train/lora/run_adapter.h"
 #include "train/memory_account.h"
@@ -60,9 +63,10 @@ lower::CompileOptions compile_options(const RunConfig& run,
   const RunConfig::Optimizer& optimizer = run.optimizer;
   lower::CompileOptions options;
   options.precision = uses_bf16(run) ? lower::Precision::kBf16 : lower::Precision::kFp32;
-  if (request.takes_int8) {
+  if (request.as_trained) {
     if (uses_int8(run)) options.precision = lower::Precision::kInt8;
     options.products = product_options(run);
+    options.quantization = quantization_options(run);
   }
   options.training = request.training;
   options.with_update = request.with_update;
@@ -348,6 +352,7 @@ model::ImportRecord ModelSession::load_parameters() {
   if (run_.model.init == "random") {
     draw_parameters(parameters_, store_, rank_, static_cast<std::uint64_t>(run_.train.seed));
     weight_map_ = model::make_weight_map(config_);
+    widen_grids();
     has_parameters_ = true;
     load_adapter();
     return {};
@@ -378,9 +383,20 @@ model::ImportRecord ModelSession::load_parameters() {
         return cursor.write_mxfp4(intern(state), first, pairs, scales);
       });
   cursor.flush();
+  widen_grids();
   has_parameters_ = true;
   load_adapter();
   return record;
+}
+
+void ModelSession::widen_grids() {
+  const auto has_grid = [&](const model::WeightPiece& piece) {
+    return std::ranges::any_of(parameters_, [&](const ir::State& state) {
+      return state.grid && text(state.name) == piece.state;
+    });
+  };
+  for (model::FileTensor& tensor : weight_map_.tensors)
+    if (std::ranges::any_of(tensor.pieces, has_grid)) tensor.dtype = DType::kFloat32;
 }
 
 void ModelSession::load_adapter() {
@@ -405,7 +421,45 @@ void ModelSession::load_adapter() {
   cursor.flush();
 }
 
-void ModelSession::refresh_derived() { train::refresh_derived(derived_, store_, team_, device_); }
+void ModelSession::refresh_derived(std::int64_t updates) {
+  train::refresh_derived(derived_, store_, team_, device_,
+                         {.delay = quantization_options(run_).delay, .updates = updates});
+}
+
+std::string ModelSession::grid_coverage() const {
+  const spec::QuantizationOptions options = quantization_options(run_);
+  if (!options.grid) return "";
+  std::int64_t count = 0, covered = 0, all = 0;
+  for (const ir::State& state : parameters_) {
+    const std::int64_t elements = store_.find(state.name).type->num_elements();
+    all += elements;
+    if (!state.grid) continue;
+    ++count;
+    covered += elements;
+  }
+  return fmt::format("{} for {} weights of {}: {} of {} parameters ({:.1f} %){}",
+                     to_string(*options.grid), count, fmt::join(options.units, ", "), covered, all,
+                     100.0 * static_cast<double>(covered) / static_cast<double>(all),
+                     options.delay > 0 ? fmt::format(", after {} steps", options.delay) : "");
+}
+
+std::optional<TrainedGrid> ModelSession::trained_grid(std::int64_t updates) {
+  const spec::QuantizationOptions options = quantization_options(run_);
+  if (!options.grid) return std::nullopt;
+  TrainedGrid trained{.grid = *options.grid, .has_begun = updates >= options.delay};
+  StateCursor cursor(store_);
+  for (const ir::State& state : parameters_) {
+    if (!state.grid) continue;
+    std::optional<GridError>& error = trained.parameters[std::string(text(state.name))];
+    if (is_shared(store_, state.name)) continue;
+    const TensorType& type = *store_.find(state.name).type;
+    error = grid_error(*state.grid, type.num_elements(), type.dim(-1),
+                       [&](std::int64_t first, std::span<float> values) {
+                         cursor.read(state.name, first, values);
+                       });
+  }
+  return trained;
+}
 
 void ModelSession::refresh_stale() {
   std::vector<ir::State> stale;
@@ -416,6 +470,7 @@ void ModelSession::refresh_stale() {
 
 void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {
   weight_map_ = model::read_weight_map(config_, checkpoint);
+  widen_grids();
   has_parameters_ = true;
 }
 

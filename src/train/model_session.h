@@ -20,6 +20,8 @@
 #include "runtime/swap/block_device.h"
 #include "spec/device_spec.h"
 #include "train/checkpoint/model_files.h"
+#include "train/convert/trained_grid.h"
+#include "train/derived_states.h"
 #include "train/ranks/exchange_methods.h"
 #include "train/run_config.h"
 #include "train/state_tiers.h"
@@ -76,9 +78,10 @@ class ModelSession {
     std::int64_t micro_batches = 0;  // of a step; 0: not known
     std::int64_t budget_bytes = 0;   // for states and arenas; 0: none
     std::string only_kernels{};      // rows whose name starts with it; empty: all
-    bool takes_int8 = false;         // as train.precision says; else bf16 in its place
-    bool is_of_ranks = false;        // that share its steps, or its micro-batches
-    std::int32_t rank = 0;           // of these
+    // Int8 products and grids of weights as the run has them; else bf16 and weights as they are.
+    bool as_trained = false;
+    bool is_of_ranks = false;  // that share its steps, or its micro-batches
+    std::int32_t rank = 0;     // of these
   };
   // Builds, compiles and binds; adds the program's states to the store.
   std::unique_ptr<BoundProgram> bind(const CompileRequest& request);
@@ -92,9 +95,14 @@ class ModelSession {
   // Whether the parameters have values, from run.model.path or from a checkpoint.
   bool has_parameters() const { return has_parameters_; }
   // Makes derived states (bf16 copies, packings) equal to their primaries.
-  void refresh_derived();
+  // As after so many updates: a delay of quantization is over by default.
+  void refresh_derived(std::int64_t updates = GridPhase{}.updates);
   // Likewise, only those that no bound program updates. To be called between an update and a run of
   // a program that reads other derived states than the training program.
+  // "q4_0 for 24 weights of experts, 61.2 % of the parameters"; "" without quantization.
+  std::string grid_coverage() const;
+  // The grid of weights that programs round, after so many updates; nothing without quantization.
+  std::optional<TrainedGrid> trained_grid(std::int64_t updates);
   void refresh_stale();
 
   // What a checkpoint keeps: parameters and moments, in the order of their names.
@@ -120,6 +128,8 @@ class ModelSession {
 
  private:
   // Fills A and B of the adapter, which may have been drawn with the parameters.
+  // Weights that are trained on a grid are saved in f32: those of bf16 have another place in it.
+  void widen_grids();
   void load_adapter();
   // Resolves train.precision: auto for a model that is not trained: no rounding of its weights.
   void take_precision_of_files();

@@ -21,6 +21,7 @@
 #include "train/config/other_names.h"
 #include "train/config/parallel_keys.h"
 #include "train/config/precision_keys.h"
+#include "train/config/quantization_keys.h"
 #include "train/config/strategy_file.h"
 
 namespace anabatic::train {
@@ -620,6 +621,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_data_keys(all);
     add_train_keys(all);
     add_precision_keys(all);
+    add_quantization_keys(all);
     add_optimizer_keys(all);
     add_memory_keys(all);
     add_parallel_keys(all);
@@ -731,6 +733,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
         "data.now: expected a date such as 2026-05-01 or 2026-05-01T12:30:00, got '{}'", data.now));
   add_lora_problems(config, problems);
   add_precision_problems(config, problems);
+  add_quantization_problems(config, problems);
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(

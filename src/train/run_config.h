@@ -76,6 +76,16 @@ struct RunConfig {
     std::int64_t int8_fallback = spec::kDefaultFallback;  // of int8 products
     std::map<std::string, std::string> keep;              // bf16 | fp32 by unit
   } precision;
+  // Training with the values that a quantised file will hold.
+  struct Quantization {
+    bool enable = false;
+    std::vector<std::string> units = {"experts"};
+    std::string format = "auto";       // of bit_num, or of tensor/weight_grid.h
+    std::string group = "auto";        // auto | 32 | 64 | 128: of int4_group
+    std::string bit_num = "auto";      // auto | 8 | 4
+    std::string per_channel = "auto";  // auto | true | false
+    std::int64_t quant_delay = 0;
+  } quantization;
   struct Optimizer {
     std::string name = "adamw";
     double learning_rate = 3e-4;

@@ -73,7 +73,7 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
           .training = true,
           .with_update = true,
           .micro_batches = run.train.gradient_accumulation_steps,
-          .takes_int8 = true,
+          .as_trained = true,
           .is_of_ranks = true};
 }
 
@@ -82,7 +82,7 @@ ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
           .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
                     .with_weights = trains_on_rows(run),
                     .preference = preference_of(run)},
-          .takes_int8 = true,
+          .as_trained = true,
           .is_of_ranks = true};
 }
 

@@ -171,7 +171,9 @@ struct Trainer::Impl {
     restore();
     require_disk();
     announce();
-    session.refresh_derived();
+    session.refresh_derived(first_step - 1);
+    if (const std::string coverage = session.grid_coverage(); !coverage.empty())
+      say("quantization: {}", coverage);
     device::trim_heap();  // of what import leaves between its blocks
     loader.emplace(dataset, loader_options(run, ranks.own()));
     rank_step.emplace(run, session, *program, ranks.own());
@@ -443,7 +445,7 @@ struct Trainer::Impl {
       StepSums sums(ranks.own(), 1);
       tell(sums, agreement_of(run, program->compiled));
     }
-    session.refresh_derived();
+    session.refresh_derived(step - 1);
     announce();
     rank_step.emplace(run, session, *program, ranks.own());
     windows.emplace(run.train.output, step, run.train.steps, *program, rank_step->expert_counts());

@@ -106,9 +106,9 @@ std::vector<double> rope_magnitudes(const OpCall& call) {
 bool copies_only(std::string_view op) {
   return op == "all_gather" || op == "all_reduce" || op == "cache_write" || op == "cast" ||
          op == "clamp" || op == "clamp_gradient" || op == "dequantize" || op == "dispatch_map" ||
-         op == "embedding" || op == "exchange_rows" || op == "fill" || op == "join_heads" ||
-         op == "pack" || op == "permute" || op == "quantize" || op == "reduce_scatter" ||
-         op == "reload" || op == "reshape" || op == "route_sort";
+         op == "embedding" || op == "exchange_rows" || op == "fake_quantize" || op == "fill" ||
+         op == "join_heads" || op == "pack" || op == "permute" || op == "quantize" ||
+         op == "reduce_scatter" || op == "reload" || op == "reshape" || op == "route_sort";
 }
 
 std::vector<Bound> linear_bounds(const OpCall& call) {

@@ -56,7 +56,10 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.fusions.fuse_rope = false;
   config.precision.int8_fallback = std::nullopt;
   config.precision.keep = {{"attention", "fp32"}, {"layers.0.experts.down", "bf16"}};
-  EXPECT_EQ(to_settings(config).size(), 13u);
+  config.quantization.enable = true;
+  config.quantization.units = {"experts.down", "mlp"};
+  config.quantization.format = Config::Quantization::Format::kQ40;
+  EXPECT_EQ(to_settings(config).size(), 16u);
   const RunConfig run = run_of(config);
   EXPECT_EQ(run.data.train, config.data.train);
   EXPECT_FALSE(run.data.shuffle);
@@ -70,6 +73,9 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run.memory.budget, std::int64_t{6} << 30);
   EXPECT_EQ(run.precision.int8_fallback, 128);
   EXPECT_EQ(run.precision.keep, config.precision.keep);
+  EXPECT_TRUE(run.quantization.enable);
+  EXPECT_EQ(run.quantization.units, config.quantization.units);
+  EXPECT_EQ(run.quantization.format, "q4_0");
   EXPECT_EQ(run.fusions.off, std::set<std::string>{"fuse_rope"});
   config.memory.budget = Config::Memory::BudgetWord::kNone;
   EXPECT_EQ(run_of(config).memory.budget, 0);
@@ -132,11 +138,22 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
         config.lora.targets = {"all"};  // without an adapter no weights are frozen
         return config.lora.base;
       });
+#define EXPECT_GRID_WORDS(name, usual)                                    \
+  expect_words(                                                           \
+      "quantization." #name, [](Config & config) -> auto& {               \
+        config.quantization.enable = true;                                \
+        config.quantization.format = Config::Quantization::Format::usual; \
+        return config.quantization.name;                                  \
+      })
+  EXPECT_GRID_WORDS(format, kAuto);
+  EXPECT_GRID_WORDS(group, kInt4Group);
+  EXPECT_GRID_WORDS(bit_num, kAuto);
+  EXPECT_GRID_WORDS(per_channel, kAuto);
   EXPECT_WORDS(dpo, loss);
   EXPECT_WORDS(device, kind);
   EXPECT_EQ(std::count_if(config_keys().begin(), config_keys().end(),
                           [](const ConfigKey& key) { return key.type == "word"; }),
-            28);
+            32);
 }
 
 #undef EXPECT_WORDS

@@ -38,8 +38,9 @@ TEST(OpTable, HasASampleOfEveryOpAndForm) {
     if (op != nullptr && op->form != nullptr) forms.insert(op->form(sample.attributes));
   }
   EXPECT_EQ(names, sampled);
-  EXPECT_EQ(forms, (std::set<std::string>{"adamw", "adamw packs_both", "adamw packs_transposed",
-                                          "adamw split", "adamw split packs_transposed"}));
+  EXPECT_EQ(forms, (std::set<std::string>{"adamw", "adamw packs_both", "adamw packs_both to_grid",
+                                          "adamw packs_transposed", "adamw split",
+                                          "adamw split packs_transposed"}));
 }
 
 TEST(OpTable, GivesEveryOpItsFields) {

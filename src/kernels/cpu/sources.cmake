@@ -7,6 +7,7 @@ set(cpu_vector_sources
     attention_gradient.cpp
     elementwise.cpp
     embedding.cpp
+    fake_quantize.cpp
     gate_rows.cpp
     head/head_stage.cpp
     int8/coding.cpp

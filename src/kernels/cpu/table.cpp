@@ -65,6 +65,13 @@ Support supports_packing(const spec::Problem& problem) {
   if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
   return supports_panels<false>(problem);
 }
+// Rounds a matrix to a grid, from rows or panels of f32.
+Support supports_grid(const spec::Problem& problem) {
+  const TensorType& x = problem.inputs[0];
+  if (x.dtype != DType::kFloat32 || (x.layout != kRowMajor && x.layout != panels_layout(false)))
+    return no(fmt::format("expected f32 in rows or panels, got {}", to_string(x)));
+  return supports_panels<false>(problem);
+}
 // Matrices in int8 with scales in bf16, in addition to the types of `supports`.
 Support supports_int8(const spec::Problem& problem) {
   for (const std::span<const TensorType> types : {problem.inputs, problem.outputs})
@@ -292,6 +299,7 @@ constexpr OpRows kOps[] = {
     vector(variants::expert_bias()),
     vector(variants::expert_bias_router_gradient()),
     vector(variants::expert_bias_weight_gradient(), cpu::expert_bias_workspace_bytes),
+    vector<supports_grid>(variants::fake_quantize()),
     scalar<kF64Outputs>("fill", cpu::fill),
     vector(variants::gate_rows()),
     vector(variants::gate_rows_gradient()),

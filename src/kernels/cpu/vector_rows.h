@@ -43,6 +43,8 @@ ANABATIC_VECTOR_KERNEL(activation)
 ANABATIC_VECTOR_KERNEL(activation_gradient)
 // embedding.cpp
 ANABATIC_VECTOR_KERNEL(embedding_weight_gradient)
+// fake_quantize.cpp
+ANABATIC_VECTOR_KERNEL(fake_quantize)
 // gate_rows.cpp
 ANABATIC_VECTOR_KERNEL(gate_rows)
 ANABATIC_VECTOR_KERNEL(gate_rows_gradient)

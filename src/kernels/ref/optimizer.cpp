@@ -241,10 +241,16 @@ void write_packings(const Update& update) {
       store(update.output(form.first_packing()), i, load(update.output(0), i));
     return;
   }
+  const TensorView to_round[] = {args.outputs[0], args.inputs[form.step()]};
   for (std::size_t i = 0; i < form.num_packings(); ++i)
-    pack({.inputs = args.outputs.first(1),
-          .outputs = args.outputs.subspan(form.first_packing() + i, 1),
-          .attributes = args.attributes});
+    if (args.attributes->contains("grid"))
+      fake_quantize({.inputs = to_round,
+                     .outputs = args.outputs.subspan(form.first_packing() + i, 1),
+                     .attributes = args.attributes});
+    else
+      pack({.inputs = args.outputs.first(1),
+            .outputs = args.outputs.subspan(form.first_packing() + i, 1),
+            .attributes = args.attributes});
 }
 
 }  // namespace

@@ -32,6 +32,9 @@ void sinks_gradient(const Arguments& args);
 std::int64_t attention_workspace_bytes(const spec::Problem& problem);
 std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 
+// fake_quantize.cpp
+void fake_quantize(const Arguments& args);
+
 // join_heads.cpp
 void join_heads(const Arguments& args);
 void join_heads_gradient(const Arguments& args);

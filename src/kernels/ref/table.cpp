@@ -58,6 +58,7 @@ constexpr Kernel kRows[] = {
     row("ref:expert_bias", ref::expert_bias),
     row("ref:expert_bias_router_gradient", ref::expert_bias_router_gradient),
     row("ref:expert_bias_weight_gradient", ref::expert_bias_weight_gradient),
+    row("ref:fake_quantize", ref::fake_quantize),
     row("ref:fill", ref::fill),
     row("ref:gate_rows", ref::gate_rows),
     row("ref:gate_rows_gradient", ref::gate_rows_gradient),

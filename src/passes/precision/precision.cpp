@@ -50,7 +50,9 @@ class ToBf16 {
       : graph_(graph), builder_(graph, context.find_op), keep_(context.options.products.keep) {}
 
   bool run() {
-    require_units(graph_, keep_);
+    std::vector<std::string> units;
+    for (const Unit& unit : keep_) units.push_back(unit.first);
+    require_units(graph_, units, "precision.keep");
     find_precise_values();
     lower_caches();
     std::vector<Node> old_nodes = std::move(graph_.nodes);

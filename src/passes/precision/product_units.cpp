@@ -52,34 +52,39 @@ std::string product_name(const ir::Graph& graph, const ir::Node& product) {
   return {};
 }
 
+bool is_in_unit(const ir::Graph& graph, const ir::Node& product, std::string_view unit) {
+  return is_part_of(product_name(graph, product), unit) || unit == text(product.tag.segment);
+}
+
 const Unit* unit_of(const ir::Graph& graph, const ir::Node& product, const Units& units) {
-  if (units.empty()) return nullptr;
-  const std::string name = product_name(graph, product);
   const Unit* longest = nullptr;
   for (const Unit& unit : units)
-    if ((is_part_of(name, unit.first) || unit.first == text(product.tag.segment)) &&
+    if (is_in_unit(graph, product, unit.first) &&
         (longest == nullptr || unit.first.size() > longest->first.size()))
       longest = &unit;
   return longest;
 }
 
-void require_units(const ir::Graph& graph, const Units& units) {
+void require_units(const ir::Graph& graph, const std::vector<std::string>& units,
+                   std::string_view key,
+                   const std::function<bool(const ir::Node& product)>& counts) {
   if (units.empty()) return;
   std::set<std::string> names;
+  std::vector<const ir::Node*> products;
   for (const ir::Node& node : graph.nodes)
-    if (is_plain_product(node)) add_names(graph, node, names);
-  for (const Unit& unit : units) {
-    const Units alone{unit};
-    if (std::ranges::any_of(graph.nodes, [&](const ir::Node& node) {
-          return is_plain_product(node) && unit_of(graph, node, alone) != nullptr;
-        }))
+    if (is_plain_product(node) && counts(node)) {
+      products.push_back(&node);
+      add_names(graph, node, names);
+    }
+  for (const std::string& unit : units) {
+    if (std::ranges::any_of(products,
+                            [&](const ir::Node* node) { return is_in_unit(graph, *node, unit); }))
       continue;
-    const auto nearest =
-        nearest_word(unit.first, std::vector<std::string>(names.begin(), names.end()));
+    const auto nearest = nearest_word(unit, std::vector<std::string>(names.begin(), names.end()));
     throw InvalidArgument(
-        fmt::format("[precision] precision.keep: expected a unit with products, got '{}'{}; there "
-                    "are {}, and parts of these names",
-                    unit.first, nearest ? fmt::format("; did you mean '{}'?", *nearest) : "",
+        fmt::format("[precision] {}: expected a unit with products, got '{}'{}; there are {}, and "
+                    "parts of these names",
+                    key, unit, nearest ? fmt::format("; did you mean '{}'?", *nearest) : "",
                     fmt::join(names, ", ")));
   }
 }

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Units of spec::ProductOptions::keep, for the passes that choose the precision of products.
+// Units of weights, as config keys name them, for the passes that choose the precision of products.
 #pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "ir/graph.h"
 #include "spec/training.h"
 
@@ -19,7 +24,13 @@ std::string product_name(const ir::Graph& graph, const ir::Node& product);
 // The longest unit that holds the product; null where none does.
 const Unit* unit_of(const ir::Graph& graph, const ir::Node& product, const Units& units);
 
-// InvalidArgument for a unit that holds no product, with the nearest one and all that there are.
-void require_units(const ir::Graph& graph, const Units& units);
+// Whether the unit holds the product.
+bool is_in_unit(const ir::Graph& graph, const ir::Node& product, std::string_view unit);
+
+// InvalidArgument for a unit of `key` that holds no product that `counts`, with the nearest one and
+// all that there are.
+void require_units(const ir::Graph& graph, const std::vector<std::string>& units,
+                   std::string_view key,
+                   const std::function<bool(const ir::Node& product)>& counts = is_plain_product);
 
 }  // namespace anabatic::passes

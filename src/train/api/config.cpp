@@ -63,6 +63,17 @@ void add(Settings& all, const Config::Precision& precision) {
   all["precision.keep"] = values(precision.keep);
 }
 
+void add(Settings& all, const Config::Quantization& quantization) {
+  all["quantization.enable"] = values(quantization.enable);
+  all["quantization.units"] = values(quantization.units);
+  all["quantization.format"] =
+      values(quantization.format, {"auto", "int8_channel", "int4_group", "q8_0", "q4_0", "mxfp4"});
+  all["quantization.group"] = values(quantization.group, {"auto", "32", "64", "128"});
+  all["quantization.bit_num"] = values(quantization.bit_num, {"auto", "8", "4"});
+  all["quantization.per_channel"] = values(quantization.per_channel, {"auto", "true", "false"});
+  all["quantization.quant_delay"] = values(quantization.quant_delay);
+}
+
 void add(Settings& all, const Config::Optimizer& optimizer) {
   all["optimizer.name"] = values(optimizer.name, {"adamw"});
   all["optimizer.learning_rate"] = values(optimizer.learning_rate);
@@ -187,6 +198,7 @@ Settings all_settings(const Config& config) {
   add(all, config.data);
   add(all, config.train);
   add(all, config.precision);
+  add(all, config.quantization);
   add(all, config.optimizer);
   add(all, config.memory);
   add(all, config.parallel);

@@ -79,7 +79,8 @@ struct Engine::Impl {
 
   // Copies and packings agree with what the host has written.
   void refresh_written(train::ModelSession& model) {
-    if (is_written) model.refresh_derived();
+    if (is_written && trainer != nullptr) model.refresh_derived(trainer->result().step);
+    if (is_written && trainer == nullptr) model.refresh_derived();
     is_written = false;
   }
 

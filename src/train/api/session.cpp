@@ -126,7 +126,7 @@ struct Session::Impl {
   // Copies and packings agree with their parameters.
   void refresh() {
     if (is_stale) {
-      model->refresh_derived();
+      model->refresh_derived(step);
     } else if (is_updated) {
       model->refresh_stale();
     }

@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "io/safetensors_writer.h"
 #include "model/lora/adapter.h"
@@ -68,6 +69,11 @@ fs::path save_checkpoint(const fs::path& output, ModelSession& session,
     if (!session.config().adapter)
       write_manifest(directory,
                      checkpoint_manifest(session.weight_map(), dtype, sums, run.model.path));
+    if (const auto trained = session.trained_grid(progress.step)) {
+      write_trained_grid(directory, *trained);
+      log_info("[quantization] step {}: {}{}", progress.step, to_string(*trained),
+               trained->has_begun ? "" : "; products read weights as they are");
+    }
     write_progress(directory, written);
     write_file_atomically(directory / kRunConfigFile, to_yaml(run));
     for (const auto& entry : fs::directory_iterator(directory)) {

@@ -24,6 +24,8 @@
 #include "train/convert/gguf_files.h"
 #include "train/convert/run_manifest.h"
 #include "train/convert/stored_model.h"
+#include "train/convert/trained_export.h"
+#include "train/convert/trained_grid.h"
 #include "train/convert/unfinished.h"
 
 namespace anabatic::train {
@@ -41,7 +43,7 @@ constexpr double kLargestDifference = 1e-3;
 
 bool is_weight_file(const std::string& name) {
   return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
-         name == io::kChecksumsFile || name == kManifestFile;
+         name == io::kChecksumsFile || name == kManifestFile || name == kTrainedGridFile;
 }
 
 bool fuses_experts(const model::Spelling& spelling, const model::Declarations& declared) {
@@ -65,6 +67,11 @@ std::size_t require_mxfp4_spelling(const model::ModelConfig& config) {
 std::size_t spelling_of(const model::ModelConfig& config, std::size_t found,
                         const ConvertOptions& options) {
   if (options.block_type != nullptr) found = require_mxfp4_spelling(config);
+  if (options.packs_weights && !options.fuses_experts && model::num_experts(config.spec) > 0) {
+    ConvertOptions separate = options;
+    separate.fuses_experts = false;  // compressed-tensors packs matrices of single layers
+    return spelling_of(config, found, separate);
+  }
   if (!options.fuses_experts) return found;
   ANABATIC_REQUIRE(model::num_experts(config.spec) > 0, "[convert] --experts: {} has no experts",
                    config.model_type);
@@ -82,11 +89,14 @@ std::size_t spelling_of(const model::ModelConfig& config, std::size_t found,
 // The map of what will be written. Tensors keep the dtype of the source's, also where they are
 // spelled otherwise.
 model::WeightMap target_map(const model::ModelConfig& config, const model::WeightMap& source,
-                            const ConvertOptions& options) {
+                            const ConvertOptions& options,
+                            const std::optional<TrainedGrid>& trained) {
   const std::size_t spelling = spelling_of(config, model::export_spelling(source), options);
   model::WeightMap map = model::respelled(config, source, spelling);
   if (options.dtype)
     for (model::FileTensor& tensor : map.tensors) tensor.dtype = *options.dtype;
+  if (options.packs_weights) pack_trained(map, *trained);
+  if (options.block_type != nullptr && trained) require_trained_blocks(map, *trained);
   return map;
 }
 
@@ -152,11 +162,15 @@ bool is_f32(const model::WeightMap& map) {
       map.tensors, [](const model::FileTensor& tensor) { return tensor.dtype == DType::kFloat32; });
 }
 
-std::string with_dtype(const std::string& config, const model::WeightMap& map, bool is_mxfp4) {
+std::string with_dtype(const std::string& config, const model::WeightMap& map,
+                       const ConvertOptions& options, const std::optional<TrainedGrid>& trained) {
   const std::string name = dump_json(
       Json(std::string(model::config_name(model::dominant_dtype(map, model::SaveDType::kSource)))));
   const Json json = parse_json(config);
-  std::string text = is_mxfp4 ? model::with_mxfp4(config) : model::without_quantization(config);
+  std::string text = options.block_type != nullptr ? model::with_mxfp4(config)
+                                                   : model::without_quantization(config);
+  if (options.packs_weights)
+    text = model::with_packed_weights(text, trained->grid, unpacked_modules(map));
   for (const char* key : {"torch_dtype", "dtype"})
     if (json.contains(key)) text = with_member(text, key, name);
   return text;
@@ -272,9 +286,14 @@ std::vector<std::string> check_reference(const fs::path& directory,
 void prove_values(const model::StateReader& read, const fs::path& path, Manifest& manifest) {
   const LogScope quiet({});  // the source told everything
   const StoredModel written(path);
-  require_all(path, written.differing_values(read));
+  const model::ValueComparison values = written.compare(read);
+  require_all(path, values.differences);
   std::vector<ManifestTensor> unused;
   manifest.written = written.describe(Direction::kWritten, unused);
+  for (ManifestTensor& tensor : manifest.written)
+    if (const auto error = values.largest_errors.find(tensor.name);
+        error != values.largest_errors.end())
+      tensor.largest_error = error->second;
   manifest.written.insert(manifest.written.end(), unused.begin(), unused.end());
 }
 
@@ -290,6 +309,12 @@ void prove_logits(const fs::path& source_path, const model::ModelConfig& config,
 Manifest convert_to_directory(const fs::path& source_path, const fs::path& destination,
                               const ConvertOptions& options) {
   const StoredModel source(source_path, options.keeps_mtp);
+  ANABATIC_REQUIRE(!options.packs_weights || (!options.upcycle && options.block_type == nullptr),
+                   "[convert] --format compressed-tensors: expected neither --upcycle nor --dtype "
+                   "mxfp4 with it");
+  const std::optional<TrainedGrid> trained = find_trained_grid(source_path);
+  require_directory_form(trained, options.packs_weights, options.block_type != nullptr,
+                         source_path.string());
   Unfinished directory(destination);
   const fs::path& path = directory.path();
   fs::create_directory(path);
@@ -310,13 +335,13 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   write_file_atomically(path / kConfigFile, text);
   const model::ModelConfig result = options.upcycle ? model::load_config(path) : source.config();
   const model::WeightMap map = options.upcycle ? mixture_map(result, source.map(), options)
-                                               : target_map(result, source.map(), options);
+                                               : target_map(result, source.map(), options, trained);
   // Rounded to bf16 where the source is F8_E4M3 with scales of f32.
-  const bool is_mxfp4 = options.block_type != nullptr;
-  const bool changes_dtype = options.dtype || is_mxfp4 || source.is_quantised();
+  const bool changes_dtype = options.dtype || options.block_type != nullptr ||
+                             options.packs_weights || source.is_quantised();
   const bool rounds = changes_dtype || (adapter && !is_f32(map));
   if (changes_dtype || !fs::is_directory(source_path))
-    write_file_atomically(path / kConfigFile, with_dtype(text, map, is_mxfp4));
+    write_file_atomically(path / kConfigFile, with_dtype(text, map, options, trained));
   const auto write = [&](const model::StateReader& read) {
     io::write_checksums(path, model::export_weights(map, path, model::SaveDType::kSource, read,
                                                     {.max_shard_bytes = options.max_shard_bytes},
@@ -341,8 +366,10 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
                    "[convert] --upcycle: writes a directory, which can be converted then");
   ANABATIC_CHECK(options.adapter.empty(), "[convert] an adapter is merged into a directory");
   const StoredModel source(source_path, options.keeps_mtp);
+  const model::GgufParameterType trained = gguf_type_of(
+      find_trained_grid(source_path), options.block_type, options.dtype, source_path.string());
   const model::GgufTarget target =
-      model::gguf_target(source.config(), source.map(), options.block_type);
+      model::gguf_target(source.config(), source.map(), options.block_type, trained);
   io::GgufKeys keys;
   model::add_gguf_config(source.config(), destination.stem().string(), target, keys);
   add_tokenizer_keys(source_path, source.config(), keys);
@@ -353,7 +380,9 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
   prove_values(source.reader(), file.path(), manifest);
   if (options.compares_logits)
     prove_logits(source_path, source.config(), file.path(),
-                 options.dtype || options.block_type != nullptr || source.is_quantised(), manifest);
+                 options.dtype || options.block_type != nullptr || trained.type != nullptr ||
+                     source.is_quantised(),
+                 manifest);
   manifest.in_f16 = target.in_f16;
   write_manifest_file(manifest_file.path(), manifest);
   manifest_file.finish();
@@ -396,7 +425,8 @@ std::vector<std::string> check_manifest(const fs::path& path, const std::optiona
     for (const std::string& line : differences(tensors_of_source(manifest), now))
       problems.push_back(fmt::format("{}: {}", source->string(), line));
     const auto adapter = load_adapter(manifest.adapter, from);
-    add(found.differing_values(values_of(from, found.config(), manifest.upcycle, adapter.get())));
+    add(found.compare(values_of(from, found.config(), manifest.upcycle, adapter.get()))
+            .differences);
   }
   if (reference) add(check_reference(path, found.config(), *reference));
   return problems;

@@ -21,6 +21,7 @@ struct ConvertOptions {
   // Of the matrices of a GGUF file; null: their own. MXFP4 is of experts alone, there and in a
   // directory.
   const io::BlockType* block_type = nullptr;
+  bool packs_weights = false;  // a directory for compressed-tensors, of a run that trained its grid
   // How files of experts are spelled: a tensor for each expert, or one for all. None: as they came.
   std::optional<bool> fuses_experts{};
   std::int64_t max_shard_bytes = 5'000'000'000;
@@ -32,7 +33,8 @@ struct ConvertOptions {
 
 // `source` is a directory or a GGUF file. `destination` must not exist or be empty. It appears
 // under its name only when it is whole and was read back. InvalidArgument lists tensors that are
-// missing, surplus or of another shape. Unsupported lists what a GGUF file of the model's
+// missing, surplus or of another shape. Weights that a run trained on a grid (trained_grid.h) are
+// written in it, where the format has it. Unsupported lists what a GGUF file of the model's
 // architecture cannot say, and names a family that has no MXFP4.
 Manifest convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                  const ConvertOptions& options);

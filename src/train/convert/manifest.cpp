@@ -36,7 +36,12 @@ std::string op_of(const model::FileTensor& tensor, const model::WeightPiece& pie
 
 // Without its hash.
 ManifestTensor describe_entry(const io::TensorEntry& entry) {
-  return {entry.name, entry.dtype_name, entry.shape, 0, {}};
+  return {.name = entry.name,
+          .dtype = entry.dtype_name,
+          .shape = entry.shape,
+          .checksum = 0,
+          .parts = {},
+          .bytes = static_cast<std::int64_t>(entry.data.size())};
 }
 
 OrderedJson tensor_json(const ManifestTensor& tensor) {
@@ -44,6 +49,9 @@ OrderedJson tensor_json(const ManifestTensor& tensor) {
                    {"dtype", tensor.dtype},
                    {"shape", tensor.shape},
                    {"xxh3", fmt::format("{:016x}", tensor.checksum)}};
+  if (tensor.bytes > 0) json["bytes"] = tensor.bytes;
+  if (!tensor.format.empty()) json["format"] = tensor.format;
+  if (tensor.largest_error) json["largest_error"] = *tensor.largest_error;
   for (const ManifestPart& part : tensor.parts)
     json["parts"].push_back({{"parameter", part.parameter},
                              {"offset", part.offset},
@@ -79,6 +87,9 @@ ManifestTensor parse_tensor(const JsonNode& node) {
                         .shape = {},
                         .checksum = parse_checksum(node.at("xxh3")),
                         .parts = {}};
+  if (const auto bytes = node.find("bytes")) tensor.bytes = bytes->as_integer(0);
+  if (const auto format = node.find("format")) tensor.format = format->as_string();
+  if (const auto error = node.find("largest_error")) tensor.largest_error = error->as_number();
   for (const JsonNode& size : node.at("shape").items())
     tensor.shape.push_back(size.as_integer(0, std::int64_t{1} << 40));
   if (const auto parts = node.find("parts"))
@@ -116,19 +127,24 @@ class TensorComparison {
   TensorComparison(const model::FileTensor& tensor, const model::StoredTensor& stored)
       : tensor_(tensor),
         stored_(stored),
-        unit_(stored.is_mxfp4() ? model::kMxfp4Group : 1),
+        form_(tensor, tensor.dtype),
+        unit_(form_.unit()),
         size_(static_cast<std::size_t>(stored.bytes_of(0, unit_).size())) {}
 
   // The next values of the tensor; whole groups. Returns the bytes that were compared.
   std::span<const std::byte> compare(std::span<const float> values) {
-    model::to_stored(tensor_.name, tensor_.dtype, values, elements_, scales_);
+    form_.write(values, elements_, scales_);
     const auto count = static_cast<std::int64_t>(values.size());
     const auto found = stored_.bytes_of(at_, count);
     std::span<const std::byte> scales;
-    if (!scales_.empty())
-      scales = stored_.scales->data.subspan(static_cast<std::size_t>(at_ / unit_), scales_.size());
+    if (!scales_.empty()) {
+      size_of_scales_ = scales_.size() / static_cast<std::size_t>(count / unit_);
+      scales = stored_.scales->data.subspan(static_cast<std::size_t>(at_ / unit_) * size_of_scales_,
+                                            scales_.size());
+    }
     if (!are_equal(found, elements_) || !are_equal(scales, scales_))
       compare_each(values, found, scales);
+    if (stored_.is_quantised()) add_errors(values);
     at_ += count;
     return found;
   }
@@ -140,15 +156,21 @@ class TensorComparison {
                        num_different_, at_ / unit_, unit_ == 1 ? "elements" : "groups", first_);
   }
 
+  // What the files hold differs by so much; nothing where they hold numbers.
+  std::optional<double> largest_error() const { return largest_error_; }
+
  private:
   void compare_each(std::span<const float> values, std::span<const std::byte> found,
                     std::span<const std::byte> scales) {
     for (std::size_t i = 0; i < elements_.size() / size_; ++i) {
-      const std::size_t begin = i * size_;
-      const bool is_equal =
-          std::memcmp(found.data() + begin, elements_.data() + begin, size_) == 0 &&
-          (scales.empty() || scales[i] == scales_[i]);
-      if (!is_equal && num_different_++ == 0)
+      const auto is_equal = [&](std::span<const std::byte> a, std::span<const std::byte> b,
+                                std::size_t size) {
+        return are_equal(a.subspan(i * size, size), b.subspan(i * size, size));
+      };
+      if (is_equal(found, elements_, size_) &&
+          (scales.empty() || is_equal(scales, scales_, size_of_scales_)))
+        continue;
+      if (num_different_++ == 0)
         note_first(
             values.subspan(i * static_cast<std::size_t>(unit_), static_cast<std::size_t>(unit_)),
             at_ + static_cast<std::int64_t>(i) * unit_);
@@ -166,12 +188,24 @@ class TensorComparison {
                          values[worst], found[worst]);
   }
 
+  void add_errors(std::span<const float> values) {
+    read_.resize(values.size());
+    stored_.read(at_, read_);
+    double largest = largest_error_.value_or(0.0);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      largest = std::max(largest, std::abs(double{read_[i]} - double{values[i]}));
+    largest_error_ = largest;
+  }
+
   const model::FileTensor& tensor_;
   const model::StoredTensor& stored_;
+  model::StoredForm form_;
   std::int64_t unit_, at_ = 0;
-  std::size_t size_, num_different_ = 0;
+  std::size_t size_, size_of_scales_ = 0, num_different_ = 0;
   std::string first_;
+  std::optional<double> largest_error_;
   std::vector<std::byte> elements_, scales_;
+  std::vector<float> read_;
 };
 
 std::string type_text(const ManifestTensor& tensor) {
@@ -214,16 +248,21 @@ std::vector<ManifestTensor> describe(const model::WeightSource& source, Directio
   std::vector<ManifestTensor> tensors;
   std::set<std::string_view> used;
   for (const model::FileTensor& tensor : source.map().tensors) {
-    used.insert(tensor.name);
     const model::StoredTensor& stored = source.stored(tensor.name);
     const std::vector<ManifestPart> parts = parts_of(tensor, stored.is_quantised(), direction);
-    tensors.push_back(describe_entry(*stored.elements));
-    tensors.back().parts = parts;
-    if (stored.scales == nullptr) continue;
-    used.insert(stored.scales->name);
-    tensors.push_back(describe_entry(*stored.scales));
-    for (const ManifestPart& part : parts)
-      tensors.back().parts.push_back({part.parameter, part.offset, 0, "scale"});
+    for (const io::TensorEntry* entry : stored.entries()) {
+      used.insert(entry->name);
+      tensors.push_back(describe_entry(*entry));
+      if (entry == stored.elements) {
+        tensors.back().parts = parts;
+        if (stored.is_mxfp4()) tensors.back().format = to_string(GridFormat::kMxfp4);
+        if (stored.grid) tensors.back().format = to_string(*stored.grid);
+        continue;
+      }
+      for (const ManifestPart& part : parts)
+        tensors.back().parts.push_back(
+            {part.parameter, part.offset, 0, entry == stored.scales ? "scale" : "shape"});
+    }
   }
   for (const auto& [name, entry] : source.files().entries())
     if (used.count(name) == 0) others.push_back(describe_entry(entry));
@@ -331,21 +370,31 @@ std::vector<std::string> differences(const std::vector<ManifestTensor>& expected
   return lines;
 }
 
-std::vector<std::string> differing_values(const model::StateReader& read,
-                                          const model::WeightSource& result) {
-  std::vector<std::string> lines(result.map().tensors.size());
+model::ValueComparison compare_values(const model::StateReader& read,
+                                      const model::WeightSource& result) {
+  const auto count = result.map().tensors.size();
+  std::vector<std::string> lines(count);
+  std::vector<std::optional<double>> errors(count);
   io::parallel_tasks(std::ssize(lines), io::threads_for_files(), [&](std::int64_t task) {
     const auto place = static_cast<std::size_t>(task);
-    const model::FileTensor& tensor = result.map().tensors[place];
+    model::FileTensor tensor = result.map().tensors[place];
     const model::StoredTensor& stored = result.stored(tensor.name);
+    tensor.grid = stored.grid;
     TensorComparison comparison(tensor, stored);
     model::read_in_file_order(tensor, read, [&](std::span<const float> values) {
       result.files().release(comparison.compare(values));
     });
     lines[place] = comparison.difference();
+    errors[place] = comparison.largest_error();
   });
-  std::erase(lines, "");
-  return lines;
+  model::ValueComparison comparison;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!lines[i].empty()) comparison.differences.push_back(lines[i]);
+    if (errors[i])
+      comparison.largest_errors[result.stored(result.map().tensors[i].name).elements->name] =
+          *errors[i];
+  }
+  return comparison;
 }
 
 }  // namespace anabatic::train

@@ -11,6 +11,7 @@
 
 #include "io/checksums.h"
 #include "io/parallel.h"
+#include "model/value_comparison.h"
 #include "model/weight_source.h"
 #include "train/convert/logits.h"
 #include "train/convert/upcycle.h"
@@ -23,8 +24,8 @@ inline constexpr const char* kManifestFile = "anabatic.manifest.json";
 struct ManifestPart {
   std::string parameter;
   std::int64_t offset = 0, count = 0;  // the least element of the parameter, and how many
-  // "copy", "reorder rows", "transpose", "quantise", "dequantise" or two of them; "scale" holds no
-  // element itself.
+  // "copy", "reorder rows", "transpose", "quantise", "dequantise" or two of them; "scale" and
+  // "shape" hold no element themselves.
   std::string op;
   bool operator==(const ManifestPart&) const = default;
 };
@@ -34,6 +35,9 @@ struct ManifestTensor {
   std::vector<std::int64_t> shape;
   std::uint64_t checksum = 0;  // XXH3 of its bytes
   std::vector<ManifestPart> parts;
+  std::int64_t bytes = 0;                 // 0: not known
+  std::string format{};                   // of quantised elements: "q8_0", "int4_group_32"
+  std::optional<double> largest_error{};  // likewise: largest |value - that of the source|
 
   std::int64_t num_elements() const;  // of parameters, or of its shape where it is none's part
   bool operator==(const ManifestTensor&) const = default;
@@ -97,8 +101,8 @@ std::vector<std::string> differences(const std::vector<ManifestTensor>& expected
                                      const std::vector<ManifestTensor>& found);
 
 // Differences between a model's values and those of a directory, a line for each tensor of
-// `result`: every element has to be that of `read`, rounded to the tensor's dtype.
-std::vector<std::string> differing_values(const model::StateReader& read,
-                                          const model::WeightSource& result);
+// `result`: every element has to be that of `read`, rounded as the tensor stores it.
+model::ValueComparison compare_values(const model::StateReader& read,
+                                      const model::WeightSource& result);
 
 }  // namespace anabatic::train

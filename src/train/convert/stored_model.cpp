@@ -12,7 +12,14 @@ namespace {
 
 // Without its hash.
 ManifestTensor describe_tensor(const io::GgufTensor& tensor) {
-  return {tensor.name, std::string(tensor.type->name), tensor.shape, 0, {}};
+  ManifestTensor described{.name = tensor.name,
+                           .dtype = std::string(tensor.type->name),
+                           .shape = tensor.shape,
+                           .checksum = 0,
+                           .parts = {},
+                           .bytes = static_cast<std::int64_t>(tensor.data.size())};
+  if (tensor.type->elements > 1) described.format = described.dtype;
+  return described;
 }
 
 std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source, Direction direction,
@@ -78,10 +85,10 @@ std::vector<ManifestTensor> StoredModel::describe(Direction direction,
   return train::describe(std::get<model::WeightSource>(files_), direction, others);
 }
 
-std::vector<std::string> StoredModel::differing_values(const model::StateReader& source) const {
+model::ValueComparison StoredModel::compare(const model::StateReader& source) const {
   if (const auto* gguf = std::get_if<model::GgufSource>(&files_))
-    return model::differing_blocks(source, *gguf);
-  return train::differing_values(source, std::get<model::WeightSource>(files_));
+    return model::compare_blocks(source, *gguf);
+  return compare_values(source, std::get<model::WeightSource>(files_));
 }
 
 }  // namespace anabatic::train

@@ -32,8 +32,8 @@ class StoredModel {
   // Tensors, hashed. Those that no parameter reads are added to `others`.
   std::vector<ManifestTensor> describe(Direction direction,
                                        std::vector<ManifestTensor>& others) const;
-  // Every value has to be that of `source`, rounded as its tensor is: a line a tensor that is not.
-  std::vector<std::string> differing_values(const model::StateReader& source) const;
+  // Every value has to be that of `source`, rounded as its tensor is.
+  model::ValueComparison compare(const model::StateReader& source) const;
 
  private:
   using Files = std::variant<model::WeightSource, model::GgufSource>;

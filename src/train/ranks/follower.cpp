@@ -80,7 +80,7 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     // The weights under an adapter are in no checkpoint.
     if (agreement.checkpoint.empty() || session.config().adapter) (void)session.load_parameters();
     if (!agreement.checkpoint.empty()) load_checkpoint(agreement.checkpoint, session);
-    session.refresh_derived();
+    session.refresh_derived(agreement.first_step - 1);
     silence.reset();
     std::optional<RankStep> steps;
     const auto begin_steps = [&] {
@@ -109,7 +109,7 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
         }
         program = session.bind(compile(session, agreement.decisions, rank.rank()));
         require_same(agreement, program->compiled, rank.rank());
-        session.refresh_derived();
+        session.refresh_derived(step - 1);
         begin_steps();
         continue;
       }

@@ -96,6 +96,12 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.precision = value == "int8" ? kInt8 : value == "bf16" ? kBf16 : kFp32;
   } else if (key == "fallback") {
     options.products.fallback = std::stoll(value);
+  } else if (key == "grid") {
+    options.quantization.grid = weight_grid_from_string(value);
+  } else if (key == "unit") {  // of weights in that grid
+    options.quantization.units.push_back(value);
+  } else if (key == "delay") {
+    options.quantization.delay = std::stoll(value);
   } else if (key == "keep") {  // UNIT:PRECISION
     const std::size_t colon = value.find(':');
     ANABATIC_REQUIRE(colon != std::string::npos, "expected UNIT:PRECISION, got '{}'", value);

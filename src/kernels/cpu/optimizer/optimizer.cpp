@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "base/rounding.h"
+#include "kernels/cpu/grid_rows.h"
 #include "kernels/cpu/optimizer/block_update.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"
@@ -132,13 +133,27 @@ void run_watched_panel(const Arguments& args, std::int64_t held, std::int64_t de
   });
 }
 
+// What an update writes packings of: the new parameter, or its values on a grid of groups of
+// kGridRows rows, which it has just written.
+constexpr std::int64_t kGridRows = 32;
+template <class To>
+__attribute__((flatten)) void round_rows(const WeightGrid& grid, const float* parameter,
+                                         std::int64_t rows, std::int64_t columns, To* to) {
+  with_grid_elements(grid.format, [&]<class Encoder>(Encoder) {
+    round_groups<Encoder>(parameter, rows, kGridRows, columns, to);
+  });
+}
+
 // Every state in panels: one task updates a few hundred rows of one panel, a few at a time, which
 // the packings read while they are near. `packed` and `transposed` may be null.
 template <class Update, class To, bool kStreamed>
 void sweep_panels(const Arguments& args, const TensorView* packed, const TensorView* transposed) {
-  constexpr std::int64_t kTaskRows = 512, kRows = 32;
+  constexpr std::int64_t kTaskRows = 512, kRows = kGridRows;
   const Update update(args);
   const TensorType& type = *args.outputs[0].type;
+  const std::size_t step = spec::optimizer_step_of(*args.attributes).step();
+  const std::optional<WeightGrid> grid =
+      grid_at(*args.attributes, args.inputs[step].as<const std::int32_t>());
   const PanelShape shape = panel_shape(DType::kFloat32, type.dim(-2), type.dim(-1), false);
   const PanelShape plain = packed != nullptr ? panel_shape(*packed->type) : shape;
   const PanelShape turned = transposed != nullptr ? panel_shape(*transposed->type) : shape;
@@ -149,7 +164,7 @@ void sweep_panels(const Arguments& args, const TensorView* packed, const TensorV
   const std::int64_t parts = ceil_div(shape.depth, kTaskRows);
   args.launch.team->for_tasks((stretch.end - stretch.begin) * parts, [&](std::int64_t task) {
     constexpr bool kRounds = sizeof(To) == sizeof(BFloat16);
-    alignas(64) BFloat16 copy[kRounds ? kRows * kPanelColumns : 1];
+    alignas(64) To copy[kRows * kPanelColumns];
     const std::int64_t panel = stretch.begin + task / parts, begin = task % parts * kTaskRows;
     const std::int64_t matrix = panel / shape.num_panels();
     const std::int64_t column = panel % shape.num_panels() * kPanelColumns;
@@ -175,7 +190,8 @@ void sweep_panels(const Arguments& args, const TensorView* packed, const TensorV
     const auto update_rows = [&](PanelSums* sums) {
       for (std::int64_t k = begin; k < end; k += kRows) {
         const std::int64_t rows = std::min(kRows, end - k);
-        BFloat16* const to = kRounds && is_packed ? copy : nullptr;
+        BFloat16* to = nullptr;
+        if constexpr (kRounds) to = is_packed && !grid ? copy : nullptr;
         if constexpr (!Update::kBlocks) {
           if (sums != nullptr)
             update.run(place, k, k + rows, to, *sums);
@@ -184,11 +200,15 @@ void sweep_panels(const Arguments& args, const TensorView* packed, const TensorV
         } else {
           update.run(place, k, k + rows, to);
         }
-        if constexpr (kRounds)
-          targets.template write<kStreamed>(copy, k, k + rows);
-        else
-          targets.template write<kStreamed>(
-              args.outputs[0].as<float>() + place.wide + k * kPanelColumns, k, k + rows);
+        if constexpr (!std::is_same_v<typename Update::Weight, BFloat16>) {
+          const float* parameter = args.outputs[0].as<float>() + place.wide + k * kPanelColumns;
+          if (grid) round_rows(*grid, parameter, rows, columns, copy);
+          if constexpr (!kRounds) {
+            targets.template write<kStreamed>(grid ? copy : parameter, k, k + rows);
+            continue;
+          }
+        }
+        if constexpr (kRounds) targets.template write<kStreamed>(copy, k, k + rows);
       }
     };
     if (Update::kBlocks || args.watch == nullptr)

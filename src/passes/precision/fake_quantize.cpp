@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/precision/fake_quantize.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "ir/op_schema.h"
+#include "passes/precision/product_units.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::State;
+using ir::StateRole;
+using ir::ValueId;
+
+constexpr std::size_t kWeightInput = 1;
+
+// A router's logits choose experts: files keep its weights whole.
+bool has_grid_form(const Node& product) { return product.tag.segment != intern("router"); }
+
+class GridChooser {
+ public:
+  GridChooser(Graph& graph, const PassContext& context)
+      : graph_(graph),
+        builder_(graph, context.find_op),
+        options_(context.options.quantization),
+        explanation_(context.options.explanation) {}
+
+  bool run() {
+    require_units(graph_, options_.units, "quantization.units", has_grid_form);
+    const std::set<Name> parameters = chosen();
+    require_forms(parameters);
+    bool changed = false;
+    for (const Name parameter : parameters) changed |= choose(parameter);
+    return changed;
+  }
+
+ private:
+  // Weights of the units' products.
+  std::set<Name> chosen() const {
+    std::set<Name> parameters;
+    for (const Node& node : graph_.nodes) {
+      if (!is_plain_product(node) || !has_grid_form(node)) continue;
+      const bool is_wanted = std::ranges::any_of(
+          options_.units, [&](const std::string& unit) { return is_in_unit(graph_, node, unit); });
+      const State* weight = is_wanted ? state_at(node.inputs[kWeightInput]) : nullptr;
+      if (weight != nullptr)
+        parameters.insert(weight->owner != Name{} ? weight->owner : weight->name);
+    }
+    return parameters;
+  }
+
+  const State* state_at(ValueId value) const {
+    const auto found = std::ranges::find(graph_.states, value, &State::before);
+    return found == graph_.states.end() ? nullptr : &*found;
+  }
+
+  bool is_of(const State& state, Name parameter) const {
+    return state.name == parameter ||
+           (state.owner == parameter && state.kind() == ir::StateKind::kDerived);
+  }
+
+  // Another node than a product that reads the weight, or null.
+  const Node* other_reader(Name parameter) const {
+    for (const State& state : graph_.states) {
+      if (!is_of(state, parameter)) continue;
+      for (const Node& node : graph_.nodes)
+        for (std::size_t i = 0; i < node.inputs.size(); ++i)
+          if (node.inputs[i] == state.before && !(is_plain_product(node) && i == kWeightInput))
+            return &node;
+    }
+    return nullptr;
+  }
+
+  void require_forms(const std::set<Name>& parameters) const {
+    std::vector<std::string> problems;
+    for (const Name parameter : parameters) {
+      const std::int64_t columns = graph_.value(graph_.find_state(parameter)->before).type.dim(-1);
+      if (const std::int64_t group = options_.grid->group; group > 0 && columns % group != 0)
+        problems.push_back(fmt::format("'{}': expected rows of a multiple of {}, got {}{}",
+                                       text(parameter), group, columns, dividing(columns)));
+      if (const Node* reader = other_reader(parameter))
+        problems.push_back(
+            fmt::format("'{}': expected a weight that products alone read, but {} reads it too",
+                        text(parameter), reader->op->name));
+    }
+    if (!problems.empty())
+      throw InvalidArgument(fmt::format("[fake_quantize] {}:\n  {}", to_string(*options_.grid),
+                                        fmt::join(problems, "\n  ")));
+  }
+
+  // What rows of so many elements can have instead.
+  static std::string dividing(std::int64_t columns) {
+    std::vector<std::string> grids;
+    for (const std::int64_t group : kInt4Groups)
+      if (columns % group == 0)
+        grids.push_back(to_string(weight_grid(GridFormat::kInt4Group, group)));
+    grids.push_back(to_string(weight_grid(GridFormat::kInt8Channel)));
+    return fmt::format("; they can have {}", fmt::join(grids, ", "));
+  }
+
+  bool choose(Name parameter) {
+    if (graph_.find_state(parameter)->grid == options_.grid) return false;
+    for (State& state : graph_.states)
+      if (is_of(state, parameter)) state.grid = options_.grid;
+    const ValueId weight = graph_.find_state(parameter)->before;
+    const bool is_read = std::ranges::any_of(graph_.nodes, [&](const Node& node) {
+      return std::ranges::find(node.inputs, weight) != node.inputs.end();
+    });
+    if (is_read) {
+      const TensorType type = graph_.value(weight).type;
+      const ValueId copy = builder_.state_of(parameter, StateRole::kRowMajorCopy, type);
+      for (Node& node : graph_.nodes) std::ranges::replace(node.inputs, weight, copy);
+    }
+    if (explanation_ != nullptr)
+      explanation_->push_back(
+          fmt::format("{}: values of {}", text(parameter), to_string(*options_.grid)));
+    return true;
+  }
+
+  Graph& graph_;
+  ir::GraphBuilder builder_;
+  const spec::QuantizationOptions& options_;
+  std::vector<std::string>* explanation_;
+};
+
+bool fake_quantize(Graph& graph, const PassContext& context) {
+  return context.options.quantization.grid && GridChooser(graph, context).run();
+}
+
+}  // namespace
+
+const Pass kFakeQuantize{
+    .name = "fake_quantize", .needs = {"precision_chosen"}, .required = true, .run = fake_quantize};
+
+}  // namespace anabatic::passes
