@@ -6,6 +6,7 @@
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
+#include "spec/head_inputs.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -35,7 +36,8 @@ double* head_gradients(const Arguments& args) {
   for (std::int64_t t = 0; t < rows(x); ++t) {
     double* row = all + t * num_classes;
     const std::int64_t label = checked_label(labels, t, num_classes);
-    const double row_factor = row_weight(args, 4, t, label);
+    const double row_factor =
+        row_weight(args, spec::head_weights_input(*args.attributes), t, label);
     std::fill(row, row + num_classes, 0.0);
     if (row_factor == 0) continue;
     for (std::int64_t i = 0; i < num_classes; ++i)
@@ -115,7 +117,10 @@ void put_input_gradient(const Arguments& args, const double* dlogits, double fac
 }
 
 double seed_of(const Arguments& args) {
-  return spec::get_double(*args.attributes, "dloss") * load(args.inputs[3], 0);
+  const double seed = spec::get_double(*args.attributes, "dloss") * load(args.inputs[3], 0);
+  return spec::is_loss_scaled(*args.attributes)
+             ? seed * load(args.inputs[spec::kHeadLossScaleInput], 0)
+             : seed;
 }
 
 }  // namespace

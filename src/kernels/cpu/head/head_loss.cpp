@@ -31,6 +31,7 @@
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/head/head_tiling.h"
 #include "kernels/cpu/linear_rows.h"
+#include "spec/head_inputs.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -68,10 +69,13 @@ class HeadLoss {
                         is_of_rows_ ? 1 : args.outputs.size(), *args.attributes)),
         cut_(cut_rows(shape_, engine, args.launch.team->num_threads(),
                       shape_.with_weight_gradient && adds(args, 2))),
-        of_rows_(args, 2, 4),
+        of_rows_(args, 2, spec::head_weights_input(*args.attributes)),
         scale_(is_of_rows_ ? 0.0f : *args.inputs[3].as<const float>()) {
-    if (shape_.with_input_gradient)
+    if (shape_.with_input_gradient) {
       seed_ = scale_ * static_cast<float>(spec::get_double(*args.attributes, "dloss"));
+      if (spec::is_loss_scaled(*args.attributes))
+        seed_ *= *args.inputs[spec::kHeadLossScaleInput].as<const float>();
+    }
     lay_out(cut_.held ? *cut_.held : *cut_.rest);
   }
 
