@@ -56,7 +56,8 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.fusions.fuse_rope = false;
   config.precision.int8_fallback = std::nullopt;
   config.precision.keep = {{"attention", "fp32"}, {"layers.0.experts.down", "bf16"}};
-  EXPECT_EQ(to_settings(config).size(), 13u);
+  config.precision.loss_scale = 512.0;
+  EXPECT_EQ(to_settings(config).size(), 14u);
   const RunConfig run = run_of(config);
   EXPECT_EQ(run.data.train, config.data.train);
   EXPECT_FALSE(run.data.shuffle);
@@ -69,10 +70,13 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run.optimizer.betas, config.optimizer.betas);
   EXPECT_EQ(run.memory.budget, std::int64_t{6} << 30);
   EXPECT_EQ(run.precision.int8_fallback, 128);
+  EXPECT_EQ(run.precision.loss_scale, 512);
   EXPECT_EQ(run.precision.keep, config.precision.keep);
   EXPECT_EQ(run.fusions.off, std::set<std::string>{"fuse_rope"});
   config.memory.budget = Config::Memory::BudgetWord::kNone;
   EXPECT_EQ(run_of(config).memory.budget, 0);
+  config.precision.loss_scale = Config::Precision::LossScaleWord::kDynamic;
+  EXPECT_EQ(run_of(config).precision.loss_scale, RunConfig::Precision::kDynamic);
 }
 
 // Sets the field to each of its enumerators, and to the value after the last one.
