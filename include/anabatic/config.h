@@ -177,7 +177,7 @@ struct Config {
   };
   Train train{};
 
-  // Precision of single products.
+  // Precision of single products, scale of the loss.
   struct Precision {
     // When blocks of a layer's input fall back to 16 bits in int8 products. One of n elements does
     // if n times the largest exceeds this many times the sum of all. Lower values make more blocks
@@ -189,6 +189,12 @@ struct Config {
     // longest one that fits counts.
     // Allowed: {UNIT: bf16 | fp32}.
     std::map<std::string, std::string> keep{};
+    // What a step's loss is multiplied by before its backward, so that gradients of few bits do not
+    // underflow; the update undoes it. dynamic begins at 65536, doubles after 2000 steps, and is
+    // divided by 2 with a step that is skipped because a gradient is not finite. auto is 1.
+    // Allowed: >= 1.
+    enum class LossScaleWord { kAuto, kDynamic };
+    std::variant<LossScaleWord, double> loss_scale = LossScaleWord::kAuto;
   };
   Precision precision{};
 

@@ -49,6 +49,8 @@ struct StepMetrics {
   std::optional<double> z_loss;    // without its weight, if it is part of the objective
   std::optional<double> mtp_loss;  // likewise, of multi-token prediction
   double grad_norm = 0, learning_rate = 0;
+  std::optional<double> loss_scale;  // what the loss was multiplied by; empty where nothing
+  bool is_skipped = false;           // a gradient was not finite, and nothing was updated
   double step_time_s = 0, tokens_per_second = 0, tflops = 0;  // of input tokens
   std::optional<double> mfu;           // empty if the machine's peak is not known
   std::int64_t peak_memory_bytes = 0;  // 0 if the system does not report it

@@ -34,6 +34,8 @@ struct StepResult {
   std::optional<double> z_loss{};    // without its weight, if it is part of the objective
   std::optional<double> mtp_loss{};  // likewise, of multi-token prediction
   double gradient_norm = 0;          // global norm of the gradients, before clipping
+  std::optional<double> loss_scale{};  // what the loss was multiplied by; empty where nothing
+  bool is_skipped = false;             // a gradient was not finite, and nothing was updated
   std::int64_t num_labels = 0;
   std::vector<LayerBalance> experts{};  // one for each MoE layer
 };

@@ -72,6 +72,10 @@ void bind_results(nb::module_& core) {
       .def_ro("mtp_loss", &StepMetrics::mtp_loss, "of multi-token prediction")
       .def_ro("grad_norm", &StepMetrics::grad_norm, "global, before clipping")
       .def_ro("learning_rate", &StepMetrics::learning_rate)
+      .def_ro("loss_scale", &StepMetrics::loss_scale,
+              "what the loss was multiplied by; None where nothing")
+      .def_ro("is_skipped", &StepMetrics::is_skipped,
+              "whether a gradient was not finite, and nothing was updated")
       .def_ro("step_time_s", &StepMetrics::step_time_s)
       .def_ro("tokens_per_second", &StepMetrics::tokens_per_second, "input tokens")
       .def_ro("tflops", &StepMetrics::tflops)

@@ -208,6 +208,8 @@ class SessionRun : public Run<Session> {
                           .mtp_loss = result.mtp_loss,
                           .grad_norm = result.gradient_norm,
                           .learning_rate = rate,
+                          .loss_scale = result.loss_scale,
+                          .is_skipped = result.is_skipped,
                           .experts = result.experts};
       metrics.step_time_s =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

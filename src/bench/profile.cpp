@@ -232,7 +232,7 @@ class Profiler {
     else
       random_ =
           train::random_step(run_, session_.config(), static_cast<std::uint64_t>(run.train.seed));
-    rank_step_.emplace(run_, session_, *program_, ranks_.own());
+    rank_step_.emplace(run_, session_, *program_, scaler_, ranks_.own());
     rank_step_->compare_states(1);
   }
 
@@ -406,6 +406,7 @@ class Profiler {
   io::StepBatch random_;
   const io::StepBatch* last_ = nullptr;
   std::unique_ptr<train::BoundProgram> program_;
+  train::LossScaler scaler_ = train::make_loss_scaler(run_);
   std::optional<train::RankStep> rank_step_;
   Profile result_;
   std::optional<train::Followers> followers_;  // end before what they use

@@ -6,6 +6,7 @@
 #include "bench/cases.h"
 #include "bench/check.h"
 #include "passes/differentiate.h"
+#include "train/loss_scale/loss_scaler.h"
 #include "train/training_step.h"
 
 namespace anabatic::bench {
@@ -41,7 +42,7 @@ struct Gradients {
     session.load_parameters();
     session.refresh_derived();
     const io::StepBatch batch = train::random_step(run, session.config(), 0);
-    train::set_step_inputs(*program, batch, train::totals_of(batch), 1, 0);
+    train::set_step_inputs(*program, batch, train::totals_of(batch), {});
     program->set_batch(batch.micro_batches[0]);
     program->run_alone(spec::Action::kForward);
     program->run_alone(spec::Action::kBackward);
@@ -58,7 +59,8 @@ class StepBenchmark final : public Benchmark {
   explicit StepBenchmark(const train::RunConfig& run)
       : session_(run, false),
         program_(train::bind_training(session_)),
-        batch_(train::random_step(run, session_.config(), 0)) {
+        batch_(train::random_step(run, session_.config(), 0)),
+        loss_scale_(train::make_loss_scaler(run).scale()) {
     session_.load_parameters();
     session_.refresh_derived();
     double flops = 0;
@@ -101,8 +103,8 @@ class StepBenchmark final : public Benchmark {
 
   void run(std::span<double> seconds) override {
     const std::int64_t begin = clock()();
-    train::run_training_step(*program_, batch_, train::totals_of(batch_), ++step_, 1e-4,
-                             [](const io::MicroBatch&) {});
+    train::run_training_step(*program_, batch_, train::totals_of(batch_),
+                             {++step_, 1e-4, loss_scale_}, [](const io::MicroBatch&) {});
     seconds[0] += 1e-9 * static_cast<double>(clock()() - begin);
   }
 
@@ -112,6 +114,7 @@ class StepBenchmark final : public Benchmark {
   io::StepBatch batch_;
   std::vector<Part> parts_;
   std::int64_t step_ = 0;
+  float loss_scale_;
 };
 
 }  // namespace

@@ -40,6 +40,7 @@ std::string console_line(const StepMetrics& m) {
       m.mfu ? fmt::format("{:.1f} %", 100 * *m.mfu) : "n/a");
   double busiest = 0;
   for (const LayerBalance& layer : m.experts) busiest = std::max(busiest, layer.max_over_mean);
+  if (m.is_skipped) line += " | skipped";
   if (m.mtp_loss) line += fmt::format(" | mtp_loss {:.4f}", *m.mtp_loss);
   if (m.preference)
     line += fmt::format(" | accuracy {:.2f} | margin {:.3f}", m.preference->accuracy,

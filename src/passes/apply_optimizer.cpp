@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "ops/optimizer_step.h"
 #include "passes/derive.h"
+#include "passes/differentiate.h"
 #include "tensor/dynamic_map.h"
 
 namespace anabatic::passes {
@@ -87,10 +88,18 @@ class Optimizer {
       builder_.output(sums.back(), fmt::format("sum_squares.{}", text(one.name)));
     }
     set_layer(-1);
-    const ValueId norm = builder_.add1("global_norm", std::move(sums));
+    const ValueId norm = unscale(builder_.add1("global_norm", std::move(sums)));
     builder_.output(norm, "grad_norm");
-    clip_factor_ = builder_.add1("clip_factor", {options_.in_backward ? keep_norm(norm) : norm},
-                                 {{"max_norm", options_.clip_grad_norm}});
+    clip_factor_ =
+        unscale(builder_.add1("clip_factor", {options_.in_backward ? keep_norm(norm) : norm},
+                              {{"max_norm", options_.clip_grad_norm}}));
+  }
+
+  // Gradients stay those of the scaled loss: the factor that each update multiplies by undoes it.
+  ValueId unscale(ValueId number) {
+    if (!find_loss_scale(graph_)) return number;
+    return builder_.add1("scale_by",
+                         {number, step_input(kInverseLossScale, builder_.type(number))});
   }
 
   // The norm of the previous step; 0 in the first one.

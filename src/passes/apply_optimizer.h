@@ -12,15 +12,22 @@
 // applied. The clip factor is then that of the previous step's norm, a state `previous_grad_norm`.
 // It begins with 0, so the first step is not clipped.
 //
+// With a scaled loss (differentiate) the norm and the clip factor are multiplied by a step input
+// `inverse_loss_scale`.
+//
 // Outputs: `grad_norm` (before clipping) and `sum_squares.NAME`. Parameters of at most one
 // dimension (norms, biases) decay only with decay_norms_and_biases. A parameter without a gradient
 // does not change, as in PyTorch where grad is None; a warning names it. Changes nothing when the
 // options ask for no update. Linear in states. It runs after accumulate_gradients, whose states it
 // reads.
 #pragma once
+#include <string_view>
+
 #include "passes/pass.h"
 
 namespace anabatic::passes {
+
+inline constexpr std::string_view kInverseLossScale = "inverse_loss_scale";
 
 extern const Pass kApplyOptimizer;
 

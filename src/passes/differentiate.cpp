@@ -21,7 +21,9 @@ bool is_floating(DType dtype) {
 class Differentiator {
  public:
   Differentiator(Graph& graph, const PassContext& context)
-      : graph_(graph), builder_(graph, context.find_op) {}
+      : graph_(graph),
+        builder_(graph, context.find_op),
+        scales_loss_(context.options.with_update && context.options.optimizer.scales_loss) {}
 
   void run(const GradientRequest& request) {
     ANABATIC_REQUIRE(graph_.objective.has_value() || !request.outputs.empty(),
@@ -91,7 +93,9 @@ class Differentiator {
     // A parameter as objective has no producer to take the tag from.
     set_tag(value.producer == ir::kNoNode ? ir::Tag{} : graph_.node(value.producer).tag);
     pending_[index(objective)] = {
-        builder_.add1("fill", {}, {{"type", to_string(value.type)}, {"value", 1.0}})};
+        scales_loss_
+            ? builder_.step_input(kLossScale, value.type)
+            : builder_.add1("fill", {}, {{"type", to_string(value.type)}, {"value", 1.0}})};
   }
 
   // The gradient of an output is an input; nothing reads it where the output depends on nothing.
@@ -215,6 +219,7 @@ class Differentiator {
 
   Graph& graph_;
   ir::GraphBuilder builder_;
+  bool scales_loss_;
   std::size_t num_forward_ = 0;
   std::vector<int> parameter_of_;  // by value: index of the parameter's state, -1 for none
   std::vector<bool> depends_;
@@ -239,6 +244,12 @@ std::string seed_name(std::string_view output) { return fmt::format("seeds.{}", 
 
 std::string input_gradient_name(std::string_view input) {
   return spec::state_name(ir::StateRole::kGradient, input);
+}
+
+std::optional<ValueId> find_loss_scale(const Graph& graph) {
+  for (const ValueId input : graph.step_inputs)
+    if (text(graph.value(input).name) == kLossScale) return input;
+  return std::nullopt;
 }
 
 const Pass kDifferentiate{.name = "differentiate",

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "ir/rewrite.h"
+#include "passes/differentiate.h"
+#include "spec/head_inputs.h"
 
 namespace anabatic::passes {
 namespace {
@@ -46,12 +48,18 @@ class HeadLossFuser {
   }
 
  private:
+  // The gradient of the loss: a number, times the step input of a scaled loss.
+  struct Seed {
+    double factor = 1;
+    std::optional<ValueId> loss_scale{};
+  };
+
   // The gradients' part of the match.
   struct Backward {
     NodeId loss_gradient, input_gradient;
     std::optional<NodeId> weight_gradient;
     std::optional<NodeId> cast;
-    double dloss = 0;
+    Seed dloss;
   };
 
   const Node* producer(ValueId value, std::string_view op) const {
@@ -59,14 +67,19 @@ class HeadLossFuser {
     return id != ir::kNoNode && graph_.node(id).op->name == op ? &graph_.node(id) : nullptr;
   }
 
-  // A number, times what the loss weighs in the objective.
-  std::optional<double> constant(ValueId value) const {
-    double factor = 1;
+  // The seed, times what the loss weighs in the objective.
+  std::optional<Seed> seed_of(ValueId value) const {
+    Seed seed;
     for (const Node* scale; (scale = producer(value, "scale")) != nullptr; value = scale->inputs[0])
-      factor *= spec::get_double(scale->attributes, "factor");
+      seed.factor *= spec::get_double(scale->attributes, "factor");
+    if (value == find_loss_scale(graph_)) {
+      seed.loss_scale = value;
+      return seed;
+    }
     const Node* fill = producer(value, "fill");
     if (fill == nullptr) return std::nullopt;
-    return factor * spec::get_double(fill->attributes, "value");
+    seed.factor *= spec::get_double(fill->attributes, "value");
+    return seed;
   }
 
   // Nobody beyond the nodes that go reads the value.
@@ -101,7 +114,12 @@ class HeadLossFuser {
     ANABATIC_CHECK(fused.op != nullptr, "[fuse_head_loss] no op '{}'", op);
     keep_[index(graph_.value(logits).producer)] = false;
     if (backward) {
-      fused.attributes["dloss"] = backward->dloss;
+      fused.attributes["dloss"] = backward->dloss.factor;
+      if (backward->dloss.loss_scale) {
+        fused.attributes["loss_scaled"] = true;
+        fused.inputs.insert(fused.inputs.begin() + spec::kHeadLossScaleInput,
+                            *backward->dloss.loss_scale);
+      }
       fused.outputs.push_back(graph_.node(backward->input_gradient).outputs[0]);
       if (has_weight_gradient)
         fused.outputs.push_back(graph_.node(*backward->weight_gradient).outputs[0]);
@@ -158,7 +176,7 @@ class HeadLossFuser {
     const auto gradient = std::find_if(readers.begin(), readers.end(), reads_loss);
     if (gradient == readers.end()) return std::nullopt;
     found.loss_gradient = *gradient;
-    const std::optional<double> dloss = constant(graph_.node(*gradient).inputs[4]);
+    const std::optional<Seed> dloss = seed_of(graph_.node(*gradient).inputs[4]);
     if (!dloss) return std::nullopt;
     found.dloss = *dloss;
 

@@ -11,7 +11,8 @@
 // linear and label_log_probabilities become one head_log_probabilities; where a loss reads the
 // logits too (preferences), it takes a second pass over the head. A cast of %dl is removed as well.
 // Nothing is fused if another node reads %l, %lse or %dl, if the head has a bias, or if the loss's
-// gradient is not a constant. The op runs forward, because its gradients depend on nothing later:
+// gradient is not a constant, times the scale of a step's loss (loss_scaled=true). The op runs
+// forward, because its gradients depend on nothing later:
 // the loss is known before the backward begins, and %dw is the first contribution to its gradient.
 //
 // A head with a bias is left apart: only ernie4_5_moe with `use_bias` has one. With 2 layers of

@@ -47,6 +47,8 @@ struct OptimizerOptions {
   // Update each parameter in the backward of the step's last micro-batch, as soon as its gradient
   // is complete. Clipping uses the norm of the step before.
   bool in_backward = false;
+  // Gradients are those of the loss times a step input, which the update undoes.
+  bool scales_loss = false;
 };
 
 }  // namespace anabatic::spec

@@ -95,6 +95,10 @@ void MetricsLog::write(const StepMetrics& m) {
     for (const auto& [name, value] : preference_values(*m.preference)) object[name] = value;
   }
   object["grad_norm"] = m.grad_norm;
+  if (m.loss_scale) {
+    object["loss_scale"] = *m.loss_scale;
+    object["skipped"] = m.is_skipped;
+  }
   object["learning_rate"] = m.learning_rate;
   object["tokens_per_second"] = m.tokens_per_second;
   object["step_time_s"] = m.step_time_s;
@@ -115,6 +119,7 @@ void MetricsLog::write(const StepMetrics& m) {
                                   {"train/learning_rate", m.learning_rate},
                                   {"speed/tokens_per_second", m.tokens_per_second}};
   if (m.mtp_loss) scalars.push_back({"train/mtp_loss", *m.mtp_loss});
+  if (m.loss_scale) scalars.push_back({"train/loss_scale", *m.loss_scale});
   if (m.preference)
     for (const auto& [name, value] : preference_values(*m.preference))
       scalars.push_back({fmt::format("preference/{}", name), value});

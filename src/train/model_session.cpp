@@ -23,6 +23,7 @@
 #include "train/config/quantization_keys.h"
 #include "train/derived_states.h"
 #include "train/lora/run_adapter.h"
+#include "train/loss_scale/loss_scaler.h"
 #include "train/memory_account.h"
 #include "train/objective/mtp_batch.h"
 #include "train/objective/run_model.h"
@@ -86,7 +87,8 @@ lower::CompileOptions compile_options(const RunConfig& run,
                        .decay_norms_and_biases = optimizer.decay_norms_and_biases,
                        .moments = moment_precision(optimizer.state_precision),
                        .seed = static_cast<std::uint64_t>(run.train.seed),
-                       .in_backward = optimizer.update == "in_backward"};
+                       .in_backward = optimizer.update == "in_backward",
+                       .scales_loss = scales_loss(run)};
   std::set<std::string> disabled = run.fusions.off;
   disabled.insert(run.compiler.disable_passes.begin(), run.compiler.disable_passes.end());
   // MPI's own collectives take packed rows, for which the plan has room then.

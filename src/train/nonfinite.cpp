@@ -68,12 +68,18 @@ void require_finite_loss(BoundProgram& program, std::int64_t step, double loss) 
   if (std::isfinite(loss)) return;
   if (exchanges_in_forward(program.compiled.program))
     throw Error(fmt::format("[train] step {}: the loss is {}", step, loss));
+  const std::string first =
+      first_bad_call(program, [&] { program.run_alone(spec::Action::kForward); });
+  throw Error(fmt::format("[train] step {}: the loss is {}; first in {}", step, loss,
+                          first.empty() ? "no call of a second forward" : first));
+}
+
+std::string first_bad_call(BoundProgram& program, const std::function<void()>& run) {
   FirstBadCall first;
   program.executor->observe({FirstBadCall::observe, &first});
-  program.run_alone(spec::Action::kForward);
+  run();
   program.executor->observe({});
-  throw Error(fmt::format("[train] step {}: the loss is {}; first in {}", step, loss,
-                          first.label.empty() ? "no call of a second forward" : first.label));
+  return first.label;
 }
 
 void require_finite_gradients(const BoundProgram& program, std::int64_t step, double grad_norm) {

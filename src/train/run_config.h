@@ -75,6 +75,8 @@ struct RunConfig {
     static constexpr std::int64_t kOff = spec::kNoFallback;
     std::int64_t int8_fallback = spec::kDefaultFallback;  // of int8 products
     std::map<std::string, std::string> keep;              // bf16 | fp32 by unit
+    static constexpr double kDynamic = 0, kByPrecision = -1;
+    double loss_scale = kByPrecision;  // from which a backward begins
   } precision;
   // Training with the values that a quantised file will hold.
   struct Quantization {

@@ -111,6 +111,7 @@ struct Trainer::Impl {
   // Of the first step's micro-batches, in their own packing.
   std::vector<std::vector<float>> own_reference;
   std::optional<io::Loader> loader;
+  LossScaler loss_scaler = make_loss_scaler(run);
   std::optional<RankStep> rank_step;
   Utilization utilization = utilization_of(run, session);
   std::optional<MetricsLog> log;
@@ -176,7 +177,7 @@ struct Trainer::Impl {
       say("quantization: {}", coverage);
     device::trim_heap();  // of what import leaves between its blocks
     loader.emplace(dataset, loader_options(run, ranks.own()));
-    rank_step.emplace(run, session, *program, ranks.own());
+    rank_step.emplace(run, session, *program, loss_scaler, ranks.own());
     rank_step->compare_states(first_step);
     log.emplace(run.train.output, first_step - 1, first_step == 1 || first_step > run.train.steps);
     windows.emplace(run.train.output, first_step, run.train.steps, *program,
@@ -277,6 +278,7 @@ struct Trainer::Impl {
       start.contents["base"] = start.saved_base;
     }
     load_checkpoint(*start.checkpoint, session);
+    loss_scaler.restore(read_loss_scale(start.loss_scale));
     first_step = start.step + 1;
     done_step = saved_step = start.step;
     result.checkpoint = *start.checkpoint;
@@ -447,7 +449,7 @@ struct Trainer::Impl {
     }
     session.refresh_derived(step - 1);
     announce();
-    rank_step.emplace(run, session, *program, ranks.own());
+    rank_step.emplace(run, session, *program, loss_scaler, ranks.own());
     windows.emplace(run.train.output, step, run.train.steps, *program, rank_step->expert_counts());
     (void)rank_step->begin(step, true);
   }
@@ -555,6 +557,7 @@ struct Trainer::Impl {
     if (asked_accumulation != run.train.gradient_accumulation_steps)
       progress.asked_accumulation = asked_accumulation;
     if (run.parallel.reduction == "fast") progress.measured = to_json(methods.measured);
+    if (loss_scaler.is_worth_saving()) progress.loss_scale = to_json(loss_scaler.state());
     return progress;
   }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "base/philox.h"
+#include "passes/apply_optimizer.h"
+#include "passes/differentiate.h"
 #include "train/objective/mtp_batch.h"
 #include "train/run_plan.h"
 
@@ -99,9 +101,11 @@ void set_loss_scales(BoundProgram& program, const StepTotals& totals) {
 }
 
 void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals,
-                     std::int64_t step, double learning_rate) {
-  program.set_scalar("learning_rate", static_cast<float>(learning_rate));
-  program.set_scalar("step", static_cast<std::int32_t>(step));
+                     const StepNumbers& numbers) {
+  program.set_scalar("learning_rate", static_cast<float>(numbers.learning_rate));
+  program.set_scalar("step", static_cast<std::int32_t>(numbers.update));
+  program.set_scalar(passes::kLossScale, numbers.loss_scale);
+  program.set_scalar(passes::kInverseLossScale, 1.0f / numbers.loss_scale);
   set_loss_scales(program, totals);
   set_mtp_scales(program, batch.micro_batches);
 }

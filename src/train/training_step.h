@@ -35,9 +35,16 @@ StepTotals totals_of(const io::MicroBatch& batch);
 // and its documents; 0 for none.
 void set_loss_scales(BoundProgram& program, const StepTotals& totals);
 
-// learning_rate, step (1 for the first) and the scales of losses.
+// What a step has in addition to its samples.
+struct StepNumbers {
+  std::int64_t update = 1;  // which one of the run it makes: 1 for the first
+  double learning_rate = 0;
+  float loss_scale = 1;  // from which its backward begins
+};
+
+// These numbers, and the scales of losses.
 void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals,
-                     std::int64_t step, double learning_rate);
+                     const StepNumbers& numbers);
 
 // After one micro-batch's forward. Losses add up: they carry their share of the step. `into` has
 // loss, aux_loss, and z_loss and mtp_loss, which are optional.
@@ -57,9 +64,10 @@ void add_losses(const BoundProgram& program, Losses& into) {
 // parameters change.
 template <class AfterForward, class BeforeUpdate = void (*)()>
 void run_training_step(
-    BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals, std::int64_t step,
-    double learning_rate, AfterForward&& after_forward, BeforeUpdate&& before_update = [] {}) {
-  set_step_inputs(program, batch, totals, step, learning_rate);
+    BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals,
+    const StepNumbers& numbers, AfterForward&& after_forward,
+    BeforeUpdate&& before_update = [] {}) {
+  set_step_inputs(program, batch, totals, numbers);
   if (totals.unmasked_tokens == 0) {
     for (const io::MicroBatch& micro_batch : batch.micro_batches) {
       program.set_batch(micro_batch);

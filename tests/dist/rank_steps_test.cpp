@@ -329,7 +329,8 @@ void run_steps(const Ranks& ranks, const RunConfig& run, const runtime::RankCont
   const std::unique_ptr<BoundProgram> program = session.bind(request);
   session.load_parameters();
   session.refresh_derived();
-  RankStep steps(run, session, *program, rank);
+  LossScaler scaler = make_loss_scaler(run);
+  RankStep steps(run, session, *program, scaler, rank);
   io::Loader loader(dataset, loader_options(run, rank));
   for (std::int64_t step = 1; before_step(step), steps.begin(step, step <= num_steps); ++step) {
     StepMetrics metrics{.step = step, .learning_rate = 1e-3};

@@ -77,7 +77,8 @@ void read_and_save(const RunConfig& run, const fs::path& from) {
     const std::unique_ptr<BoundProgram> program =
         session.bind(training_request(run, session.config()));
     load_checkpoint(from, session);
-    RankStep steps(run, session, *program, context);
+    LossScaler scaler = make_loss_scaler(run);
+    RankStep steps(run, session, *program, scaler, context);
     steps.compare_states(1);
     body(steps);
   };

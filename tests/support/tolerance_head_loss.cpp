@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "spec/head_inputs.h"
 #include "support/tolerance.h"
 
 namespace anabatic::testing {
@@ -74,7 +75,10 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
   const auto classes = static_cast<std::size_t>(weight.type.dim(0));
   const bool backward = call.op != "head_loss";
   const double scale = std::abs(call.inputs[3].data[0]);
-  const double factor = backward ? scale * std::abs(spec::get_double(call.attributes, "dloss")) : 0;
+  double factor = backward ? scale * std::abs(spec::get_double(call.attributes, "dloss")) : 0;
+  if (spec::is_loss_scaled(call.attributes))
+    factor *= std::abs(call.inputs[spec::kHeadLossScaleInput].data[0]);
+  const std::size_t weights = spec::head_weights_input(call.attributes);
   const double operand = unit_roundoff(x.type.dtype);
   // Sums of e: a step's in f32, all steps in double. Of e·w: a step has one block or two. Of rows:
   // the smallest block that a shape may ask for.
@@ -92,7 +96,8 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
   }
   double loss_error = 0, magnitude = 0;
   for (std::size_t t = 0; t < labels.data.size(); ++t) {
-    const double row_weight = call.inputs.size() > 4 ? std::abs(call.inputs[4].data[t]) : 1.0;
+    const double row_weight =
+        call.inputs.size() > weights ? std::abs(call.inputs[weights].data[t]) : 1.0;
     if (labels.data[t] < 0 || row_weight == 0) continue;
     const auto label = static_cast<std::size_t>(labels.data[t]);
     const Row row(call, t, width, classes);

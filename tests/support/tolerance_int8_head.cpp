@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "kernels/ref/int8_products.h"
+#include "spec/head_inputs.h"
 #include "support/tolerance.h"
 #include "tensor/dtype.h"
 
@@ -83,12 +84,17 @@ struct Head {
         classes(static_cast<std::size_t>(call.inputs[1].type.dim(0))),
         scale(std::abs(call.inputs[3].data[0])),
         weight(floats_of(call.inputs[1])) {
+    const auto place = static_cast<std::size_t>(spec::head_weights_input(call.attributes));
+    const double loss_scale =
+        spec::is_loss_scaled(call.attributes) ? call.inputs[spec::kHeadLossScaleInput].data[0] : 1;
     for (std::size_t t = 0; t < call.inputs[2].data.size(); ++t) {
-      const double row_weight = call.inputs.size() > 4 ? std::abs(call.inputs[4].data[t]) : 1;
+      const double row_weight =
+          call.inputs.size() > place ? std::abs(call.inputs[place].data[t]) : 1;
       if (call.inputs[2].data[t] < 0 || row_weight == 0) continue;
       live.push_back(t);
       weights.push_back(row_weight);
-      seeds.push_back(scale * std::abs(spec::get_double(call.attributes, "dloss")) * row_weight);
+      seeds.push_back(scale * loss_scale * std::abs(spec::get_double(call.attributes, "dloss")) *
+                      row_weight);
       labels.push_back(static_cast<std::size_t>(call.inputs[2].data[t]));
       for (std::size_t k = 0; k < width; ++k)
         x.push_back(static_cast<float>(call.inputs[0].data[t * width + k]));

@@ -59,7 +59,8 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.quantization.enable = true;
   config.quantization.units = {"experts.down", "mlp"};
   config.quantization.format = Config::Quantization::Format::kQ40;
-  EXPECT_EQ(to_settings(config).size(), 16u);
+  config.precision.loss_scale = 512.0;
+  EXPECT_EQ(to_settings(config).size(), 17u);
   const RunConfig run = run_of(config);
   EXPECT_EQ(run.data.train, config.data.train);
   EXPECT_FALSE(run.data.shuffle);
@@ -72,6 +73,7 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run.optimizer.betas, config.optimizer.betas);
   EXPECT_EQ(run.memory.budget, std::int64_t{6} << 30);
   EXPECT_EQ(run.precision.int8_fallback, 128);
+  EXPECT_EQ(run.precision.loss_scale, 512);
   EXPECT_EQ(run.precision.keep, config.precision.keep);
   EXPECT_TRUE(run.quantization.enable);
   EXPECT_EQ(run.quantization.units, config.quantization.units);
@@ -79,6 +81,8 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run.fusions.off, std::set<std::string>{"fuse_rope"});
   config.memory.budget = Config::Memory::BudgetWord::kNone;
   EXPECT_EQ(run_of(config).memory.budget, 0);
+  config.precision.loss_scale = Config::Precision::LossScaleWord::kDynamic;
+  EXPECT_EQ(run_of(config).precision.loss_scale, RunConfig::Precision::kDynamic);
 }
 
 // Sets the field to each of its enumerators, and to the value after the last one.

@@ -440,6 +440,17 @@ TEST(Dpo, KeepsItsBitsWithStatesOnDisk) {
   EXPECT_EQ(testing::checkpoint_bytes(Trainer(run).train().checkpoint), want);
 }
 
+// The loss reads the logits with weights that the scale does not change.
+TEST(Dpo, KeepsItsBitsWithAScaledLoss) {
+  const TemporaryDirectory folder;
+  RunConfig run = dpo_run(folder.path());
+  run.train.output = (folder.path() / "plain").string();
+  const std::string want = testing::checkpoint_bytes(Trainer(run).train().checkpoint);
+  run.train.output = (folder.path() / "scaled").string();
+  run.precision.loss_scale = 4096;
+  EXPECT_TRUE(testing::checkpoint_bytes(Trainer(run).train().checkpoint) == want);
+}
+
 TEST(Dpo, ComparesWithAnotherModel) {
   const TemporaryDirectory folder;
   RunConfig run = dpo_run(folder.path());

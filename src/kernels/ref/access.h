@@ -147,6 +147,8 @@ void pack_in_int8(const Arguments& args);
 inline constexpr std::int64_t kIgnoredLabel = -100;
 // The label of row t, of so many classes; InvalidArgument for others.
 std::int64_t checked_label(const TensorView& labels, std::int64_t t, std::int64_t num_classes);
+// Of a head with its loss: the gradient of the loss, times its scale.
+double head_seed(const Arguments& args);
 
 // log Σ exp of `count` elements from `begin`; -inf for none.
 double log_sum_exp(const TensorView& view, std::int64_t begin, std::int64_t count);

@@ -7,6 +7,7 @@
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/int8_products.h"
+#include "spec/head_inputs.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -34,11 +35,12 @@ class Int8Head {
         width_(columns(args.inputs[0])),
         fallback_(static_cast<int>(spec::get_int(*args.attributes, "fallback"))),
         scale_(load(args.inputs[3], 0)),
-        seed_(scale_ * spec::get_double(*args.attributes, "dloss")) {
+        seed_(head_seed(args)) {
     const TensorView &x = args.inputs[0], &weight = args.inputs[1], &labels = args.inputs[2];
+    const auto weights = at(spec::head_weights_input(*args.attributes));
     for (std::int64_t t = 0; t < rows(x); ++t) {
       const std::int64_t label = checked_label(labels, t, classes_);
-      const double row_weight = args.inputs.size() > 4 ? load(args.inputs[4], t) : 1;
+      const double row_weight = args.inputs.size() > weights ? load(args.inputs[weights], t) : 1;
       if (label == kIgnoredLabel || row_weight == 0) continue;
       live_.push_back(t);
       row_weights_.push_back(row_weight);

@@ -7,6 +7,7 @@
 #include "kernels/ref/access.h"
 #include "kernels/ref/int8_head.h"
 #include "kernels/ref/rows.h"
+#include "spec/head_inputs.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -26,7 +27,8 @@ double* head_gradients(const Arguments& args) {
   for (std::int64_t t = 0; t < rows(x); ++t) {
     double* row = all + t * num_classes;
     const std::int64_t label = checked_label(labels, t, num_classes);
-    const double row_factor = row_weight(args, 4, t, label);
+    const double row_factor =
+        row_weight(args, spec::head_weights_input(*args.attributes), t, label);
     std::fill(row, row + num_classes, 0.0);
     if (row_factor == 0) continue;
     for (std::int64_t i = 0; i < num_classes; ++i)
@@ -113,15 +115,18 @@ void put_input_gradient(const Arguments& args, const double* dlogits, double fac
     }
 }
 
-double seed_of(const Arguments& args) {
-  return spec::get_double(*args.attributes, "dloss") * load(args.inputs[3], 0);
-}
-
 }  // namespace
+
+double head_seed(const Arguments& args) {
+  const double seed = spec::get_double(*args.attributes, "dloss") * load(args.inputs[3], 0);
+  return spec::is_loss_scaled(*args.attributes)
+             ? seed * load(args.inputs[spec::kHeadLossScaleInput], 0)
+             : seed;
+}
 
 void head_loss_with_input_gradient(const Arguments& args) {
   const double* dlogits = head_gradients(args);
-  put_input_gradient(args, dlogits, seed_of(args));
+  put_input_gradient(args, dlogits, head_seed(args));
 }
 
 void head_loss_with_gradient(const Arguments& args) {
@@ -129,7 +134,7 @@ void head_loss_with_gradient(const Arguments& args) {
   const TensorView &x = args.inputs[0], &weight = args.inputs[1];
   const std::int64_t width = columns(x), num_rows = rows(x), num_classes = rows(weight);
   const double* dlogits = head_gradients(args);
-  const double factor = seed_of(args);
+  const double factor = head_seed(args);
   for (std::int64_t i = 0; i < num_classes; ++i)
     for (std::int64_t k = 0; k < width; ++k) {
       double sum = 0;

@@ -3,28 +3,31 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
+#include "spec/head_inputs.h"
 
 namespace anabatic::ops {
 namespace {
 
-void check_head_loss_inputs(const Check& check) {
+void check_head_loss_inputs(const Check& check, const spec::Attributes& attributes) {
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 2);
   check.same_dtype(x, weight);
   check.same_dim(x, 1, weight, 1);
   check.same_dim(check.i32(2, "labels", 1), 0, x, 0);
   check.wide(3, "scale", 0);
-  if (check.num_inputs() > 4) check.same_dim(check.wide(4, "weights", 1), 0, x, 0);
+  if (spec::is_loss_scaled(attributes)) check.wide(spec::kHeadLossScaleInput, "loss_scale", 0);
+  if (const int weights = spec::head_weights_input(attributes); check.num_inputs() > weights)
+    check.same_dim(check.wide(weights, "weights", 1), 0, x, 0);
 }
 
 std::vector<TensorType> infer_head_loss(ir::Types inputs, const spec::Attributes& attributes) {
-  check_head_loss_inputs(Check("head_loss", inputs, attributes));
+  check_head_loss_inputs(Check("head_loss", inputs, attributes), attributes);
   return {typed(wide_dtype(inputs[0].dtype), {})};
 }
 
 std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("head_loss_with_gradient", inputs, attributes, {"dloss"},
-                    {"fallback", "slices"});
-  check_head_loss_inputs(check);
+                    {"fallback", "slices", "loss_scaled"});
+  check_head_loss_inputs(check, attributes);
   check.slices();
   check.fallback_of_gradient(check.floating(0, "x", 2));
   check.number("dloss");
@@ -34,8 +37,9 @@ std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attrib
 
 std::vector<TensorType> infer_with_input_gradient(ir::Types inputs,
                                                   const spec::Attributes& attributes) {
-  const Check check("head_loss_with_input_gradient", inputs, attributes, {"dloss"});
-  check_head_loss_inputs(check);
+  const Check check("head_loss_with_input_gradient", inputs, attributes, {"dloss"},
+                    {"loss_scaled"});
+  check_head_loss_inputs(check, attributes);
   check.number("dloss");
   return {typed(wide_dtype(inputs[0].dtype), {}), inputs[0]};
 }
@@ -63,11 +67,11 @@ const ir::OpSchema kHeadLoss{
 const ir::OpSchema kHeadLossWithGradient{
     .name = "head_loss_with_gradient",
     .min_inputs = 4,
-    .max_inputs = 5,
+    .max_inputs = 6,
     .num_outputs = 3,
     .signature =
-        "(x [T,K], weight [V,K], labels i32[T], scale f32[], weights? f32[T]) -> loss f32[], dx "
-        "[T,K], dweight f32[V,K]",
+        "(x [T,K], weight [V,K], labels i32[T], scale f32[], loss_scale? f32[], weights? f32[T]) "
+        "-> loss f32[], dx [T,K], dweight f32[V,K]",
     .infer = infer_with_gradient,
     .cost = [](ir::Types inputs, ir::Types outputs,
                const spec::Attributes&) { return head_loss_cost(inputs, outputs, 3); },
@@ -78,11 +82,11 @@ const ir::OpSchema kHeadLossWithGradient{
 const ir::OpSchema kHeadLossWithInputGradient{
     .name = "head_loss_with_input_gradient",
     .min_inputs = 4,
-    .max_inputs = 5,
+    .max_inputs = 6,
     .num_outputs = 2,
     .signature =
-        "(x [T,K], weight [V,K], labels i32[T], scale f32[], weights? f32[T]) -> loss f32[], dx "
-        "[T,K]",
+        "(x [T,K], weight [V,K], labels i32[T], scale f32[], loss_scale? f32[], weights? f32[T]) "
+        "-> loss f32[], dx [T,K]",
     .infer = infer_with_input_gradient,
     .cost = [](ir::Types inputs, ir::Types outputs,
                const spec::Attributes&) { return head_loss_cost(inputs, outputs, 2); },

@@ -61,6 +61,7 @@ void add(Settings& all, const Config::Train& train) {
 void add(Settings& all, const Config::Precision& precision) {
   all["precision.int8_fallback"] = values(precision.int8_fallback, "off");
   all["precision.keep"] = values(precision.keep);
+  all["precision.loss_scale"] = values(precision.loss_scale, {"auto", "dynamic"});
 }
 
 void add(Settings& all, const Config::Quantization& quantization) {

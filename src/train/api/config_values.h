@@ -35,10 +35,10 @@ Texts values(Enum value, Words words) {
   return word_at(static_cast<std::size_t>(value), words);
 }
 
-template <class Enum>
-Texts values(const std::variant<Enum, std::int64_t>& value, Words words) {
+template <class Enum, class Number>
+Texts values(const std::variant<Enum, Number>& value, Words words) {
   const Enum* word = std::get_if<Enum>(&value);
-  return word != nullptr ? values(*word, words) : values(std::get<std::int64_t>(value));
+  return word != nullptr ? values(*word, words) : values(std::get<Number>(value));
 }
 
 }  // namespace anabatic::train

@@ -20,6 +20,7 @@
 #include "train/evaluate.h"
 #include "train/expert_balance.h"
 #include "train/generate.h"
+#include "train/loss_scale/skipped_step.h"
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/ranks/ranks.h"
@@ -58,6 +59,7 @@ struct Session::Impl {
   std::vector<std::string> norm_outputs;  // "sum_squares.NAME", of each trained parameter
   std::vector<GradientNorm> norms;
   std::int64_t step = 0;
+  train::LossScaler scaler{1};
   train::RunIdentity identity = train::new_run_identity();
   bool is_sound = true;     // are the states those of `step`?
   bool is_stale = false;    // must every copy and packing be made from its parameter?
@@ -70,6 +72,7 @@ struct Session::Impl {
     train::require_one_rank(run, "session");
     model = std::make_unique<train::ModelSession>(run, true);
     run = model->run();
+    scaler = train::make_loss_scaler(run);
     bind();
     write_import_manifest(run, model->load_parameters());
     model->prepare_export();
@@ -147,33 +150,46 @@ struct Session::Impl {
     if (is_stale) refresh();
     norms.clear();
     StepResult result{.step = step + 1, .num_labels = data.unmasked_tokens};
+    const train::StepNumbers numbers{.update = scaler.update_of(step + 1),
+                                     .learning_rate = learning_rate,
+                                     .loss_scale = scaler.scale()};
+    if (train::scales_loss(run)) result.loss_scale = numbers.loss_scale;
     experts.clear();
+    const train::StepTotals totals = train::totals_of(data);
     train::run_training_step(
-        *program, data, train::totals_of(data), step + 1, learning_rate,
+        *program, data, totals, numbers,
         [&](const io::MicroBatch&) {
           train::add_losses(*program, result);
           experts.add(*program);
-          require_finite_loss(*program, step + 1, result.loss);
+          if (!scaler.is_dynamic()) require_finite_loss(*program, step + 1, result.loss);
         },
         [&] { is_sound = false; });
     result.gradient_norm = program->scalar("grad_norm");
     // An update by a norm that is not finite leaves all as it was, unless it is in the backward.
     is_sound = program->executor->has_action(spec::Action::kUpdate);
-    require_finite_gradients(*program, step + 1, result.gradient_norm);
-    is_sound = false;
-    train::update_router_biases(model->store(), experts,
-                                train::router_bias_rate_of(run, model->config()));
-    is_sound = is_updated = true;
+    result.is_skipped = was_skipped(*program, scaler, step + 1, result.gradient_norm, [&] {
+      return train::first_bad_call(*program, [&] {
+        train::run_training_step(*program, data, totals, numbers, [](const io::MicroBatch&) {});
+      });
+    });
+    if (!result.is_skipped) {
+      is_sound = false;
+      require_finite_loss(*program, step + 1, result.loss);
+      train::update_router_biases(model->store(), experts,
+                                  train::router_bias_rate_of(run, model->config()));
+      is_updated = true;
+    }
+    is_sound = true;
     ++step;
     result.experts = experts.balance();
-    read_norms();
+    read_norms(numbers.loss_scale);
     return result;
   }
 
-  void read_norms() {
+  void read_norms(double loss_scale) {
     constexpr std::size_t kPrefix = std::string_view("sum_squares.").size();
     for (const std::string& output : norm_outputs)
-      norms.push_back({output.substr(kPrefix), std::sqrt(program->scalar(output))});
+      norms.push_back({output.substr(kPrefix), std::sqrt(program->scalar(output)) / loss_scale});
   }
 
   EvaluationSummary evaluate(std::span<const Sequence> sequences) {
@@ -208,7 +224,8 @@ struct Session::Impl {
                {.step = step,
                 .seed = run.train.seed,
                 .run = identity,
-                .contents = train::run_contents(run)},
+                .contents = train::run_contents(run),
+                .loss_scale = scaler.is_worth_saving() ? train::to_json(scaler.state()) : Json()},
                {.run_id = identity.id, .in_use = train::model_directory(run.model.path)})
         .string();
   }
@@ -224,6 +241,7 @@ struct Session::Impl {
     ANABATIC_REQUIRE(maths.empty(), "[session] {} is of another model:{}", checkpoint, maths);
     is_sound = false;
     train::load_checkpoint(checkpoint, *model);
+    scaler.restore(train::read_loss_scale(progress.loss_scale));
     step = progress.step;
     identity = progress.run;
     norms.clear();

@@ -35,6 +35,7 @@ void write_progress(const std::filesystem::path& checkpoint, const CheckpointPro
   if (!progress.boxes.empty()) json["tensors"] = to_json(progress.boxes);
   if (!progress.measured.is_null()) json["measured_exchanges"] = progress.measured;
   if (progress.asked_accumulation) json["asked_accumulation"] = *progress.asked_accumulation;
+  if (!progress.loss_scale.is_null()) json["loss_scale"] = progress.loss_scale;
   write_file_atomically(checkpoint / kProgressFile, dump_json(json, 2) + "\n");
 }
 
@@ -62,7 +63,8 @@ CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
       .run = {run["id"].get<std::string>(), run["started"].get<std::int64_t>()},
       .contents = json["contents"],
       .boxes = is_of_ranks ? read_boxes(JsonNode(json, kProgressFile).at("tensors")) : BoxMap(),
-      .measured = json.value("measured_exchanges", Json())};
+      .measured = json.value("measured_exchanges", Json()),
+      .loss_scale = json.value("loss_scale", Json())};
   if (json.contains("asked_accumulation"))
     progress.asked_accumulation =
         JsonNode(json, kProgressFile).at("asked_accumulation").as_integer(1);

@@ -32,6 +32,7 @@ struct CheckpointProgress {
   // train.gradient_accumulation_steps as the config had it, where the run took another number
   // (train/checkpoint/kept_batch.h).
   std::optional<std::int64_t> asked_accumulation{};
+  Json loss_scale{};  // train/loss_scale; null: no step was scaled
 };
 
 void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress);

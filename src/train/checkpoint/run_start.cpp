@@ -106,6 +106,7 @@ RunStart begin_run(const RunConfig& run) {
   start.checkpoint = search.newest->directory;
   start.step = search.newest->progress.step;
   start.measured = search.newest->progress.measured;
+  start.loss_scale = search.newest->progress.loss_scale;
   start.saved_base = search.newest->progress.contents.value("base", "");
   return start;
 }

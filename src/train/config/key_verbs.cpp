@@ -81,7 +81,7 @@ constexpr std::array kSections{
     Section{"model", "the model"},
     Section{"data", "text and how it fills samples"},
     Section{"train", "length, precision, checkpoints and losses of a run"},
-    Section{"precision", "precision of single products"},
+    Section{"precision", "precision of single products, scale of the loss"},
     Section{"quantization", "training on the values of a quantised file"},
     Section{"optimizer", "the optimizer and its schedule"},
     Section{"memory", "memory of the process, and what may go to disk"},

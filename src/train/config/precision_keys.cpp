@@ -2,6 +2,7 @@
 #include "train/config/precision_keys.h"
 
 #include "train/config/config_key.h"
+#include "train/loss_scale/loss_scaler.h"
 
 namespace anabatic::train {
 namespace {
@@ -39,6 +40,21 @@ ConfigKey keep_key() {
           .allowed = "{UNIT: bf16 | fp32}"};
 }
 
+constexpr double kLargestLossScale = 0x1p32;
+
+ConfigKey loss_scale_key() {
+  using Keys = RunConfig::Precision;
+  return or_word(
+      or_word(number("precision.loss_scale",
+                     "What a step's loss is multiplied by before its backward, so that gradients "
+                     "of few bits do not underflow; the update undoes it. dynamic begins at 65536, "
+                     "doubles after 2000 steps, and is divided by 2 with a step that is skipped "
+                     "because a gradient is not finite. auto is 1.",
+                     1, kLargestLossScale, AT(precision.loss_scale)),
+              "dynamic", Keys::kDynamic, AT(precision.loss_scale)),
+      "auto", Keys::kByPrecision, AT(precision.loss_scale));
+}
+
 }  // namespace
 
 void add_precision_keys(std::vector<ConfigKey>& keys) {
@@ -50,6 +66,7 @@ void add_precision_keys(std::vector<ConfigKey>& keys) {
               0, AT(precision.int8_fallback), RunConfig::Precision::kOff - 1),
       "off", RunConfig::Precision::kOff, AT(precision.int8_fallback)));
   keys.push_back(keep_key());
+  keys.push_back(loss_scale_key());
 }
 
 void add_precision_problems(const RunConfig& config, std::vector<std::string>& problems) {
@@ -57,6 +74,11 @@ void add_precision_problems(const RunConfig& config, std::vector<std::string>& p
     problems.emplace_back(
         "precision.keep: expected train.precision: bf16 or int8 with units that differ from it, "
         "got fp32");
+  if (loss_scale_of(config) == RunConfig::Precision::kDynamic &&
+      config.optimizer.update == "in_backward")
+    problems.emplace_back(
+        "precision.loss_scale: expected a number with optimizer.update: in_backward, got dynamic: "
+        "a step could not be skipped, for weights have changed before all gradients are known");
   if (!uses_int8(config)) return;
   if (trains_adapter(config))
     problems.emplace_back(

@@ -83,8 +83,11 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     session.refresh_derived(agreement.first_step - 1);
     silence.reset();
     std::optional<RankStep> steps;
+    LossScaler scaler = make_loss_scaler(run);
+    if (!agreement.checkpoint.empty())
+      scaler.restore(read_loss_scale(read_progress(agreement.checkpoint).loss_scale));
     const auto begin_steps = [&] {
-      steps.emplace(run, session, *program, rank);
+      steps.emplace(run, session, *program, scaler, rank);
       if (evaluator) steps->validate_with(&*evaluator);
     };
     begin_steps();

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 
 #include "base/error.h"
 #include "io/checksums.h"
+#include "train/loss_scale/skipped_step.h"
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/preference/preference_sums.h"
@@ -30,10 +32,11 @@ struct Losses {
 }  // namespace
 
 RankStep::RankStep(const RunConfig& run, ModelSession& session, BoundProgram& program,
-                   const runtime::RankContext& rank)
+                   LossScaler& scaler, const runtime::RankContext& rank)
     : run_(run),
       session_(session),
       program_(program),
+      scaler_(scaler),
       expert_counts_(program),
       expert_room_(program),
       leaves_(kNumSums * static_cast<std::size_t>(program.compiled.program.leaves)),
@@ -110,14 +113,19 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
   watch_.begin();
   const StepTotals totals = sums_.totals(batch);
   const bool has_labels = totals.unmasked_tokens > 0;
+  const StepNumbers numbers{.update = scaler_.update_of(metrics.step),
+                            .learning_rate = metrics.learning_rate,
+                            .loss_scale = scaler_.scale()};
+  if (scales_loss(run_)) metrics.loss_scale = numbers.loss_scale;
   metrics.tokens = totals.unmasked_tokens;
   expert_counts_.clear();
   expert_room_.clear();
   std::ranges::fill(leaves_, 0.0);
   std::size_t num_forwards = 0;
+  double loss = 0;  // of this rank
   PreferenceSums of_pairs;
   run_training_step(
-      program_, batch, totals, metrics.step, metrics.learning_rate,
+      program_, batch, totals, numbers,
       [&](const io::MicroBatch& micro_batch) {
         const std::size_t num_leaves = leaves_.size() / kNumSums,
                           leaf = num_forwards++ * num_leaves / batch.micro_batches.size();
@@ -131,7 +139,8 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
         for (std::size_t i = 0; i < kNumSums; ++i) leaves_[leaf * kNumSums + i] += added[i];
         expert_counts_.add(program_);
         of_pairs.add(program_);
-        require_finite_loss(program_, metrics.step, leaves_[leaf * kNumSums + kLoss]);
+        loss += losses.loss;
+        if (!scaler_.is_dynamic()) require_finite_loss(program_, metrics.step, loss);
       },
       [&] {
         if (hooks.before_update) hooks.before_update();
@@ -139,8 +148,13 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
   if (has_labels) {
     metrics.grad_norm = program_.scalar("grad_norm");
     if (hooks.after_norm) hooks.after_norm();
-    require_finite_gradients(program_, metrics.step, metrics.grad_norm);
-    if (hooks.before_update) hooks.before_update();
+    const auto look = [&] { return first_overflow(batch, totals, numbers); };
+    metrics.is_skipped = was_skipped(program_, scaler_, metrics.step, metrics.grad_norm,
+                                     std::ref(look));  // without the heap
+    if (!metrics.is_skipped) {
+      if (hooks.before_update) hooks.before_update();
+      require_finite_loss(program_, metrics.step, loss);
+    }
   }
   Sums total;
   sums_.sum(leaves_, total);
@@ -151,10 +165,22 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
   if (program_.executor->has_output("mtp_loss")) metrics.mtp_loss = total[kMtpLoss];
   metrics.preference = of_pairs.means();
   flops_ = total[kFlops];
-  if (has_labels)
+  if (has_labels && !metrics.is_skipped)
     update_router_biases(session_.store(), expert_counts_,
                          router_bias_rate_of(run_, session_.config()));
   metrics.comm = watch_.end();
+}
+
+std::string RankStep::first_overflow(const io::StepBatch& batch, const StepTotals& totals,
+                                     const StepNumbers& numbers) {
+  std::string first = first_bad_call(program_, [&] {
+    run_training_step(program_, batch, totals, numbers, [](const io::MicroBatch&) {});
+  });
+  for (std::int32_t from = 1; from < num_ranks(); ++from) {
+    const std::string of_rank = sums_.bring_text(from, first);
+    if (first.empty() && !of_rank.empty()) first = fmt::format("{}, of rank {}", of_rank, from);
+  }
+  return first;
 }
 
 }  // namespace anabatic::train

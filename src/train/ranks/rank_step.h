@@ -12,6 +12,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/expert_balance.h"
+#include "train/loss_scale/loss_scaler.h"
 #include "train/model_session.h"
 #include "train/ranks/comm_watch.h"
 #include "train/ranks/expert_room.h"
@@ -27,8 +28,8 @@ struct StepHooks {
 
 class RankStep {
  public:
-  // All of them outlive it.
-  RankStep(const RunConfig& run, ModelSession& session, BoundProgram& program,
+  // All of them outlive it. The scaler takes note of each step.
+  RankStep(const RunConfig& run, ModelSession& session, BoundProgram& program, LossScaler& scaler,
            const runtime::RankContext& rank);
 
   // Throws InvalidArgument where a rank holds other values than the first one of a state that all
@@ -61,9 +62,15 @@ class RankStep {
   std::int32_t num_ranks() const { return sums_.num_ranks(); }
 
  private:
+  // The first call of the step whose results are not finite, on any rank; what the first rank
+  // finds.
+  std::string first_overflow(const io::StepBatch& batch, const StepTotals& totals,
+                             const StepNumbers& numbers);
+
   const RunConfig& run_;
   ModelSession& session_;
   BoundProgram& program_;
+  LossScaler& scaler_;
   ExpertCounts expert_counts_;
   ExpertRoom expert_room_;
   std::vector<double> leaves_;  // sums of each leaf

@@ -36,6 +36,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     ANABATIC_REQUIRE(is_int8 || value == "bf16", "[pass file] expected bf16 or int8, got '{}'",
                      value);
     options.optimizer.moments = is_int8 ? kInt8 : kBf16;
+  } else if (key == "scales_loss") {
+    options.optimizer.scales_loss = yes_or_no(value);
   } else if (key == "in_backward") {
     options.optimizer.in_backward = yes_or_no(value);
   } else if (key == "slice_bytes") {

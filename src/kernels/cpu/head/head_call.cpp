@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/rounding.h"
+#include "spec/head_inputs.h"
 
 namespace anabatic::kernels::cpu::head {
 namespace {
@@ -24,10 +25,13 @@ HeadCall::HeadCall(const GemmEngine& engine, const HeadStage& stage, const Argum
                       is_of_rows_ ? 1 : args.outputs.size(), *args.attributes)),
       cut_(cut_rows(shape_, engine, args.launch.team->num_threads(),
                     shape_.with_weight_gradient && adds(args, 2))),
-      of_rows_(args, 2, 4),
+      of_rows_(args, 2, spec::head_weights_input(*args.attributes)),
       scale_(is_of_rows_ ? 0.0f : *args.inputs[3].as<const float>()) {
-  if (shape_.with_input_gradient)
+  if (shape_.with_input_gradient) {
     seed_ = scale_ * static_cast<float>(spec::get_double(*args.attributes, "dloss"));
+    if (spec::is_loss_scaled(*args.attributes))
+      seed_ *= *args.inputs[spec::kHeadLossScaleInput].as<const float>();
+  }
   lay_out(cut_.held ? *cut_.held : *cut_.rest);
 }
 
