@@ -79,7 +79,7 @@ std::vector<Gradients> gradients_in(RunConfig run, const std::string& precision,
   return results;
 }
 
-double squares_of(std::span<const float> values) {
+double sum_of_squares(std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += static_cast<double>(value) * value;
   return sum;
@@ -103,7 +103,7 @@ std::map<std::string, double> distances(const Gradients& base, const Gradients& 
                      "[check] precision: expected the gradient of {}, found that of {}", want.state,
                      got.state);
     Squares& squares = groups[group_of(want.state)];
-    squares.of_base += squares_of(want.values);
+    squares.of_base += sum_of_squares(want.values);
     squares.of_difference += squares_between(want.values, got.values);
   }
   std::map<std::string, double> result;

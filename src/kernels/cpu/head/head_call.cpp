@@ -290,7 +290,7 @@ HeadLogits HeadCall::logits_at(Int part, Int begin, Int end, int thread) const {
 
 void HeadCall::run_step(Int first, Step& step, Use use) {
   step.logits.columns = step.columns;
-  multiply_logits(first, step);
+  multiply_logits(step);
   for (Int r = step.begin; r < step.end; ++r)  // the label's own term is added apart
     if (const Int j = label_of(first + r) - step.column; 0 <= j && j < step.columns)
       step.logits.logits[(r - step.begin) * tiling_->step_stride + j] = -kInfinity;

@@ -53,7 +53,7 @@ class HeadCall {
   virtual void take_rows(Int first, Int rows) = 0;
   // Classes [begin, end) of the step of `columns` classes from `column` on, to its panels.
   virtual void pack(std::byte* panels, Int column, Int columns, Int begin, Int end) const = 0;
-  virtual void multiply_logits(Int first, const Step& step) const = 0;
+  virtual void multiply_logits(const Step& step) const = 0;
   // Turns logits into exponentials, and adds their products with the weights to the input gradient.
   virtual void use_logits(Step& step, bool is_first) const = 0;
   // Row `r` from live row `first` on has this sum over the other classes, and gradients with these

@@ -32,7 +32,7 @@ class FloatHead : public HeadCall {
     }
   }
 
-  void multiply_logits(Int, const Step& step) const override {
+  void multiply_logits(const Step& step) const override {
     Gemm gemm = logits_product(shape_, *tiling_, step.end - step.begin);
     gemm.columns = step.columns;
     gemm.a.data = space_->x + step.begin * tiling_->x_stride * size_bytes(tiling_->operand);

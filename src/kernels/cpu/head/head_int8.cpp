@@ -101,7 +101,7 @@ class Int8Head : public HeadCall {
     return {const_cast<std::byte*>(step.panels), step.columns, shape_.width};
   }
 
-  void multiply_logits(Int, const Step& step) const override {
+  void multiply_logits(const Step& step) const override {
     Gemm gemm = int8_products(shape_, *tiling_)[0];
     const Int8Lines x = int8_rows_from(x_rows(), step.begin);
     const Int8Operands operands{.a = &x};
