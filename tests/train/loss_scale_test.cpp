@@ -178,6 +178,20 @@ TEST(LossScale, APowerOfTwoChangesNoBit) {
   }
 }
 
+TEST(LossScale, APowerOfTwoChangesNoBitOfInt8Products) {
+  const TemporaryDirectory folder;
+  RunConfig run = anabatic::testing::tiny_run(
+      folder.path(), R"("hidden_size": 64, "intermediate_size": 96, "num_local_experts": 2)");
+  run.data.sequence_length = 64;
+  run.train.micro_batch_size = 4;
+  run.train.steps = 2;
+  run.train.precision = "int8";
+  const std::string want = trained_bytes(run);
+  run.precision.loss_scale = 1024;
+  run.train.output = folder.path() / "scaled";
+  EXPECT_TRUE(trained_bytes(run) == want);
+}
+
 // Its numbers in a checkpoint.
 void edit_scale(const std::filesystem::path& checkpoint, float scale, int skipped_in_row = 0) {
   const std::filesystem::path file = checkpoint / kProgressFile;
