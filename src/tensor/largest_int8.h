@@ -10,4 +10,4 @@
 namespace anabatic {
 inline constexpr float kLargestInt8 = ANABATIC_LARGEST_INT8;
 inline constexpr float kLargestUInt8 = 2 * kLargestInt8 + 1;  // of exponentials, which have no sign
-}
+}  // namespace anabatic

@@ -147,7 +147,7 @@ void pack_in_int8(const Arguments& args);
 inline constexpr std::int64_t kIgnoredLabel = -100;
 // The label of row t, of so many classes; InvalidArgument for others.
 std::int64_t checked_label(const TensorView& labels, std::int64_t t, std::int64_t num_classes);
-// Of a head with its loss: the gradient of the loss, times its scale.
+// What the losses of the rows of a head are multiplied by in the backward.
 double head_seed(const Arguments& args);
 
 // log Σ exp of `count` elements from `begin`; -inf for none.
