@@ -195,8 +195,10 @@ TEST(Quantization, RefusesOtherMethodsByName) {
         [&] { config_from(small_json("llama", "\"quantization_config\": " + quantization)); });
   };
   EXPECT_THAT(refusal(R"({"quant_method": "gptq", "bits": 4})"),
-              HasSubstr("quantization_config.quant_method: expected fp8 or mxfp4, got \"gptq\""));
-  EXPECT_THAT(refusal(R"({"bits": 4})"), HasSubstr("expected fp8 or mxfp4, got none"));
+              HasSubstr("quantization_config.quant_method: expected fp8, mxfp4 or "
+                        "compressed-tensors, got \"gptq\""));
+  EXPECT_THAT(refusal(R"({"bits": 4})"),
+              HasSubstr("expected fp8, mxfp4 or compressed-tensors, got none"));
   EXPECT_THAT(refusal(R"({"quant_method": "fp8", "weight_block_size": [64, 64]})"),
               HasSubstr("weight_block_size: expected [128,128]"));
   EXPECT_THAT(refusal(R"({"quant_method": "fp8", "activation_scheme": "static"})"),
