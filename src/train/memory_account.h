@@ -20,7 +20,7 @@ inline constexpr std::int64_t kStagingBytes = std::int64_t{2} << 20;
 // Bytes for a tensor of the model's files, without its values. They are its name, shape, position
 // and checksum in the weight map, and again in the header, the manifest and their text while files
 // are read or written, and in the record of what was read.
-inline constexpr std::int64_t kBytesAFileTensor = 1472;
+inline constexpr std::int64_t kBytesAFileTensor = 1536;
 
 // Code, of the engine and its libraries, that a run meets after it has planned: kernels, the
 // writers of checkpoints and metrics; 2.6 MB measured, with a disk.
