@@ -444,6 +444,9 @@ TEST(Quantization, IsRefusedByTheNamesOfKeys) {
                         {"quantization.quant_delay", {"5"}},
                         {"train.steps", {"5"}}}),
               HasSubstr("quantization.quant_delay: expected less than train.steps"));
+  EXPECT_THAT(
+      problems({{"quantization.quant_delay", {"2"}}, {"precision.loss_scale", {"dynamic"}}}),
+      HasSubstr("precision.loss_scale: expected auto or a number"));
   EXPECT_THAT(message_of<InvalidArgument>([] {
                 load_run_config("", {{"quantization.format", {"q8_0"}}});
               }),
