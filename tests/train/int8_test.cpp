@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "support/error_message.h"
+#include "support/plan_changes.h"
 #include "support/planned_run.h"
 #include "support/sanitized.h"
 #include "support/test_config.h"
@@ -25,6 +26,8 @@ namespace {
 
 using anabatic::testing::checkpoint_bytes;
 using anabatic::testing::message_of;
+using anabatic::testing::plan_changes;
+using anabatic::testing::PlanChange;
 using anabatic::testing::TemporaryDirectory;
 using ::testing::HasSubstr;
 
@@ -137,31 +140,12 @@ TEST(Int8Training, HasEqualBitsHoweverItIsPlanned) {
   const RunConfig base = int8_run(folder.path());
   const std::string want = trained_bytes(base);
   int number = 0;
-  const auto expect_equal = [&](const char* what, auto&& change) {
+  for (const PlanChange& change : plan_changes()) {
     RunConfig run = base;
     run.train.output = folder.path() / std::to_string(number++);
-    change(run);
-    EXPECT_TRUE(trained_bytes(run) == want) << what;
-  };
-  expect_equal("threads", [](RunConfig& run) { run.device.threads = 3; });
-  expect_equal("planners", [](RunConfig& run) { run.compiler.trivial_planners = true; });
-  expect_equal("poison", [](RunConfig& run) { run.compiler.poison = true; });
-  expect_equal("one packing", [](RunConfig& run) { run.compiler.pack_transposed = false; });
-  expect_equal("recompute", [](RunConfig& run) {
-    run.memory.recompute = {"attention", "experts"};
-  });
-  expect_equal("passes", [](RunConfig& run) {
-    for (const char* pass : {"pack_weights", "split_parameters", "fuse_moe_permute",
-                             "fuse_optimizer", "fuse_norm_residual", "fuse_rope"})
-      run.compiler.disable_passes.emplace_back(pass);
-  });
-  expect_equal("optimizer state on disk", [](RunConfig& run) {
-    run.memory.optimizer_state = "disk";
-    run.memory.swap_slice = 4096;
-  });
-  expect_equal("parameters on disk", [](RunConfig& run) {
-    run.memory.optimizer_state = run.memory.masters = run.memory.parameters = "disk";
-  });
+    change.apply(run);
+    EXPECT_TRUE(trained_bytes(run) == want) << change.name;
+  }
 }
 
 // A third of the frame has to go, and is recomputed.
