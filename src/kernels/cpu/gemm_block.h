@@ -11,22 +11,10 @@
 
 #include "base/rounding.h"
 #include "kernels/cpu/gemm_pack.h"
+#include "kernels/cpu/square_sums.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
-
-// As many doubles as a register holds, and their floats. No template's: g++ 12 converts no
-// dependent vectors.
-#if defined(__AVX512F__)
-inline constexpr int kFew = 8;
-#elif defined(__AVX__)
-inline constexpr int kFew = 4;
-#else
-inline constexpr int kFew = 2;
-#endif
-using FewFloats = float __attribute__((vector_size(4 * kFew)));
-using Doubles = double __attribute__((vector_size(8 * kFew)));
-inline Doubles widen(FewFloats x) { return __builtin_convertvector(x, Doubles); }
 
 // Isa::Tiles where the processor has registers of whole tiles, else nothing.
 template <class Isa>
@@ -391,30 +379,11 @@ struct GemmBlock {
 
   // The sum of squares of a tile as stored in C: in one order, whichever block holds it.
   static double sum_squares(const Floats& tile, Int rows, Int columns) {
-    constexpr Int kParts = kPanel / kFew;
-    Doubles sums[kParts] = {};
+    SquareSums sums;
     for (Int j = 0; j < columns; j += kPanel)
-      for (Int r = 0; r < rows; ++r) {
-        const float* row = tile.data + r * tile.stride + j / kPanel * tile.panel_stride;
-        float padded[kPanel];
-        if (columns - j < kPanel) {
-          for (Int n = 0; n < kPanel; ++n) padded[n] = n < columns - j ? row[n] : 0.0f;
-          row = padded;
-        }
-#pragma GCC unroll 8
-        for (Int part = 0; part < kParts; ++part) {
-          FewFloats few;
-          __builtin_memcpy(&few, row + part * kFew, sizeof few);
-          const Doubles wide = widen(few);
-          sums[part] += wide * wide;
-        }
-      }
-#pragma GCC unroll 8
-    for (Int part = 1; part < kParts; ++part) sums[0] += sums[part];
-    double sum = 0;
-#pragma GCC unroll 8
-    for (Int n = 0; n < kFew; ++n) sum += sums[0][n];
-    return sum;
+      for (Int r = 0; r < rows; ++r)
+        sums.add(tile.data + r * tile.stride + j / kPanel * tile.panel_stride, columns - j);
+    return sums.total();
   }
   static double& squares_of(const Gemm& gemm, Int i, Int j) {
     return gemm.squares[i / kRows * ceil_div(gemm.columns, kTileColumns) + j / kTileColumns];

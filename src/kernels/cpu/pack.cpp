@@ -5,6 +5,9 @@
 #include "kernels/cpu/int8/coding.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_rows.h"
+#if ANABATIC_ISA_LANES == 16
+#include "kernels/cpu/words_avx512.h"
+#endif
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -244,11 +247,93 @@ void pack_in_int8(const Arguments& args) {
 using Block4x4 = std::int8_t __attribute__((vector_size(16)));
 using Sums4x4 = std::int32_t __attribute__((vector_size(64)));
 
-// The second packing of int8 products from the first one. Sixteen bytes are four rows of four
-// columns in either, so one shuffle turns them. One task makes a few panels, so that it reads runs
-// of whole cache lines.
+// Where the lines of one packing are the depth of the other. Strides count bytes.
+struct TurnedPanels {
+  const std::int8_t* from;  // the block's first line, in the panel that has it
+  std::int64_t from_panel, from_units;
+  std::int8_t* to;  // the first panel's unit of the block
+  std::int64_t to_panel;
+  std::int64_t first_unit;  // of `from`, which is that of the first panel's first line
+  std::int64_t panels, depth;
+  std::int32_t* compensation;  // the block's, of the first panel
+  std::int64_t compensation_panel;
+};
+
+// Sixteen bytes are four rows of four columns in either packing, so one shuffle turns them.
+void turn_panels(const TurnedPanels& in) {
+  constexpr std::int64_t kGroups = kPanelColumns / kInt8Unit, kMostPanels = 4;
+  Sums4x4 sums[kMostPanels * kGroups] = {};
+  for (std::int64_t n = 0; n < in.depth; n += kInt8Unit) {
+    const std::int8_t* rows =
+        in.from + n / kPanelColumns * in.from_panel + n % kPanelColumns * kInt8Unit;
+    for (std::int64_t group = 0; group < in.panels * kGroups; ++group) {
+      const std::int64_t unit = in.first_unit + group;
+      Block4x4 values{};
+      if (unit < in.from_units)
+        std::memcpy(&values, rows + unit * kPanelColumns * kInt8Unit, sizeof values);
+      const Block4x4 turned = __builtin_shufflevector(values, values, 0, 4, 8, 12, 1, 5, 9, 13, 2,
+                                                      6, 10, 14, 3, 7, 11, 15);
+      std::memcpy(in.to + group / kGroups * in.to_panel + n * kPanelColumns +
+                      group % kGroups * std::int64_t{sizeof turned},
+                  &turned, sizeof turned);
+      sums[group] += __builtin_convertvector(turned, Sums4x4);
+    }
+  }
+  for (std::int64_t group = 0; group < in.panels * kGroups; ++group) {
+    std::int32_t* compensation =
+        in.compensation + group / kGroups * in.compensation_panel + group % kGroups * kInt8Unit;
+    for (int i = 0; i < kInt8Unit; ++i) {
+      const Sums4x4& of = sums[group];
+      compensation[i] = -128 * (of[4 * i] + of[4 * i + 1] + of[4 * i + 2] + of[4 * i + 3]);
+    }
+  }
+}
+
+#if ANABATIC_ISA_LANES == 16
+// As turn_panels, of whole panels and sixteen lines at a time.
+void turn_whole_panels(const TurnedPanels& in, bool streams) {
+  const __m512i turns = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const std::int64_t panel_bytes = kPanelColumns * kPanelColumns;
+  for (std::int64_t p = 0; p < in.panels; ++p) {
+    const std::int8_t* from = in.from + in.first_unit * kPanelColumns * kInt8Unit + p * panel_bytes;
+    std::int8_t* to = in.to + p * in.to_panel;
+    __m512i sums = _mm512_setzero_si512();
+    for (std::int64_t n = 0; n < in.depth; n += kPanelColumns) {
+      __m512i turned[4], lanes[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+        turned[i] = _mm512_shuffle_epi8(_mm512_loadu_si512(from + i * 64), turns);
+      // A 4 x 4 transpose of 128-bit lanes.
+      lanes[0] = _mm512_shuffle_i32x4(turned[0], turned[1], 0x44);
+      lanes[1] = _mm512_shuffle_i32x4(turned[2], turned[3], 0x44);
+      lanes[2] = _mm512_shuffle_i32x4(turned[0], turned[1], 0xEE);
+      lanes[3] = _mm512_shuffle_i32x4(turned[2], turned[3], 0xEE);
+      turned[0] = _mm512_shuffle_i32x4(lanes[0], lanes[1], 0x88);
+      turned[1] = _mm512_shuffle_i32x4(lanes[0], lanes[1], 0xDD);
+      turned[2] = _mm512_shuffle_i32x4(lanes[2], lanes[3], 0x88);
+      turned[3] = _mm512_shuffle_i32x4(lanes[2], lanes[3], 0xDD);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        sums = add_byte_pairs(sums, turned[i]);
+        if (streams)
+          _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i * 64), turned[i]);
+        else
+          _mm512_storeu_si512(to + i * 64, turned[i]);
+      }
+      from += in.from_panel;
+      to += panel_bytes;
+    }
+    _mm512_storeu_si512(in.compensation + p * in.compensation_panel,
+                        _mm512_mullo_epi32(byte_sums(sums), _mm512_set1_epi32(-128)));
+  }
+}
+#endif
+
+// The second packing of int8 products from the first one. One task makes a few panels, so that it
+// reads runs of whole cache lines.
 void turn_int8_panels(const Arguments& args) {
-  constexpr std::int64_t kGroups = kPanelColumns / kInt8Unit, kTaskPanels = 4;
+  constexpr std::int64_t kTaskPanels = 4;
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   const PanelShape from = panel_shape(*x.type), to = panel_shape(*y.type);
   const std::int64_t blocks = int8_blocks(to.depth), tasks = ceil_div(to.num_panels(), kTaskPanels),
@@ -257,41 +342,36 @@ void turn_int8_panels(const Arguments& args) {
       matrices * ceil_div(y.type->dim(-2), kInt8Tile) * scale_columns(*y.type);
   std::memcpy(y.scales<BFloat16>(), x.scales<BFloat16>(),
               static_cast<std::size_t>(tiles) * sizeof(BFloat16));
+  [[maybe_unused]] const bool streams = y.type->num_elements() >= kStreamedElements &&
+                                        reinterpret_cast<std::uintptr_t>(y.data) % 64 == 0;
   args.launch.team->for_tasks(matrices * tasks, [&](std::int64_t task) {
     const std::int64_t matrix = task / tasks, first = task % tasks * kTaskPanels,
-                       panel = matrix * to.num_panels() + first,
-                       groups = std::min(kTaskPanels, to.num_panels() - first) * kGroups;
-    const std::int8_t* source = x.as<const std::int8_t>() + matrix * from.num_elements();
-    std::int8_t* target = y.as<std::int8_t>() + panel * to.panel_elements();
+                       panel = matrix * to.num_panels() + first;
     for (std::int64_t block = 0; block < blocks; ++block) {
-      Sums4x4 sums[kTaskPanels * kGroups] = {};
-      const std::int64_t end = std::min(to.depth, (block + 1) * kInt8Tile);
-      for (std::int64_t n = block * kInt8Tile; n < end; n += kInt8Unit) {
-        const std::int8_t* rows =
-            source + n / kPanelColumns * from.panel_elements() + n % kPanelColumns * kInt8Unit;
-        for (std::int64_t group = 0; group < groups; ++group) {
-          const std::int64_t unit = first * kGroups + group;
-          Block4x4 values{};
-          if (unit < from.units())
-            std::memcpy(&values, rows + unit * kPanelColumns * kInt8Unit, sizeof values);
-          const Block4x4 turned = __builtin_shufflevector(values, values, 0, 4, 8, 12, 1, 5, 9, 13,
-                                                          2, 6, 10, 14, 3, 7, 11, 15);
-          std::memcpy(target + group / kGroups * to.panel_elements() + n * kPanelColumns +
-                          group % kGroups * std::int64_t{sizeof turned},
-                      &turned, sizeof turned);
-          sums[group] += __builtin_convertvector(turned, Sums4x4);
-        }
+      const std::int64_t n = block * kInt8Tile;
+      const TurnedPanels turned{.from = x.as<const std::int8_t>() + matrix * from.num_elements() +
+                           n / kPanelColumns * from.panel_elements(),
+                   .from_panel = from.panel_elements(),
+                   .from_units = from.units(),
+                   .to = y.as<std::int8_t>() + panel * to.panel_elements() + n * kPanelColumns,
+                   .to_panel = to.panel_elements(),
+                   .first_unit = first * (kPanelColumns / kInt8Unit),
+                   .panels = std::min(kTaskPanels, to.num_panels() - first),
+                   .depth = std::min(to.depth - n, kInt8Tile),
+                   .compensation = y.compensations() + (panel * blocks + block) * kPanelColumns,
+                   .compensation_panel = blocks * kPanelColumns};
+#if ANABATIC_ISA_LANES == 16
+      if (turned.depth % kPanelColumns == 0 &&
+          turned.first_unit + turned.panels * (kPanelColumns / kInt8Unit) <= turned.from_units) {
+        turn_whole_panels(turned, streams);
+        continue;
       }
-      for (std::int64_t group = 0; group < groups; ++group) {
-        std::int32_t* compensation =
-            y.compensations() + ((panel + group / kGroups) * blocks + block) * kPanelColumns;
-        for (int i = 0; i < kInt8Unit; ++i) {
-          const Sums4x4& of = sums[group];
-          compensation[group % kGroups * kInt8Unit + i] =
-              -128 * (of[4 * i] + of[4 * i + 1] + of[4 * i + 2] + of[4 * i + 3]);
-        }
-      }
+#endif
+      turn_panels(turned);
     }
+#if ANABATIC_ISA_LANES == 16
+    if (streams) _mm_sfence();  // before another thread may read
+#endif
   });
 }
 

@@ -73,6 +73,15 @@ inline void transpose_words(void* to, const std::byte* from, std::int64_t stride
   for (int i = 0; i < 16; ++i) _mm512_store_si512(static_cast<std::byte*>(to) + i * 64, rows[i]);
 }
 
+// Adds pairs of signed bytes to sums of 16 bits, which hold 127 of them.
+inline __m512i add_byte_pairs(__m512i sums, __m512i bytes) {
+  return _mm512_add_epi16(sums, _mm512_maddubs_epi16(_mm512_set1_epi8(1), bytes));
+}
+// The sums of words' four bytes, from those of their pairs.
+inline __m512i byte_sums(__m512i pair_sums) {
+  return _mm512_madd_epi16(pair_sums, _mm512_set1_epi16(1));
+}
+
 #ifdef __AVX512BF16__
 // What GEMM engines that multiply pairs of bf16 share.
 struct PairWords {

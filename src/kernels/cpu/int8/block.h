@@ -9,6 +9,7 @@
 #pragma once
 #include "kernels/cpu/gemm_pack.h"
 #include "kernels/cpu/int8/coding.h"
+#include "kernels/cpu/square_sums.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -343,32 +344,25 @@ struct Int8Compute {
       }
   }
 
-  // In one order, whichever instruction set adds: products of floats are exact in double.
   static double sum_squares(const Int8Tile& tile, Int rows, Int columns) {
-    double sums[kInt8Panel] = {};
+    SquareSums sums;
     for (Int r = 0; r < rows; ++r)
-      for (Int v = 0; v * kInt8Panel < columns; ++v) {
-        const float* row = tile.to + r * tile.stride + v * tile.panel_stride;
-        const Int count = smaller(kInt8Panel, columns - v * kInt8Panel);
-        if (count == kInt8Panel) {
-          for (Int n = 0; n < kInt8Panel; ++n) sums[n] += static_cast<double>(row[n]) * row[n];
-        } else {
-          for (Int n = 0; n < count; ++n) sums[n] += static_cast<double>(row[n]) * row[n];
-        }
-      }
-    double sum = 0;
-    for (const double of_lane : sums) sum += of_lane;
-    return sum;
+      for (Int j = 0; j < columns; j += kInt8Panel)
+        sums.add(tile.to + r * tile.stride + j / kInt8Panel * tile.panel_stride, columns - j);
+    return sums.total();
   }
 
   // Chains that end, [rows][kInt8Columns], to C.
   static void finish(const Gemm& gemm, Int i, Int j, Int rows, Int columns, float* sums) {
-    for (Int r = 0; r < rows; ++r, sums += kInt8Columns) {
+    const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
+    const Int row_bytes = gemm.c_stride * size, panel_bytes = gemm.c_panel_stride * size;
+    std::byte* row = place_in_c(gemm, i, j);
+    for (Int r = 0; r < rows; ++r, sums += kInt8Columns, row += row_bytes) {
       if (gemm.bias != nullptr)
         for (Int n = 0; n < columns; ++n) sums[n] += gemm.bias[j + n];
-      for (Int n = 0; n < columns; n += kInt8Panel)
-        finish_panel(gemm, place_in_c(gemm, i + r, j + n), sums + n,
-                     smaller(kInt8Panel, columns - n));
+      std::byte* panel = row;
+      for (Int n = 0; n < columns; n += kInt8Panel, panel += panel_bytes)
+        finish_panel(gemm, panel, sums + n, smaller(kInt8Panel, columns - n));
     }
   }
 

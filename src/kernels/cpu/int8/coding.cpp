@@ -3,6 +3,9 @@
 
 #include "kernels/cpu/codes_math.h"
 #include "tensor/largest_int8.h"
+#if ANABATIC_ISA_LANES == 16
+#include "kernels/cpu/words_avx512.h"
+#endif
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -391,16 +394,43 @@ void put_compensation(const Int8Lines& to, Int panel, Int block, Int blocks,
   for (Int n = 0; n < kInt8Panel; ++n) result[n] = kCompensation * sums[n];
 }
 
+#if ANABATIC_ISA_LANES == 16
+// Sixteen rows of 128 columns as a panel's units, and the sums of each.
+ANABATIC_INLINE void put_whole_rows(const std::int8_t (*rows)[kInt8Block], std::int8_t* codes,
+                                    std::int32_t* sums) {
+  __m512i pairs = _mm512_setzero_si512();
+  for (int part = 0; part < 2; ++part, codes += kInt8Panel * 64) {
+    __m512i words[kInt8Panel];
+#pragma GCC unroll 16
+    for (int n = 0; n < kInt8Panel; ++n) words[n] = _mm512_loadu_si512(rows[n] + part * 64);
+    transpose_16x16(words);
+#pragma GCC unroll 16
+    for (int n = 0; n < kInt8Panel; ++n) {
+      pairs = add_byte_pairs(pairs, words[n]);
+      _mm512_storeu_si512(codes + n * 64, words[n]);
+    }
+  }
+  _mm512_storeu_si512(sums, byte_sums(pairs));
+}
+#endif
+
 // Lines are rows of the tile.
 void put_rows(const Int8Source& w, const Tile& tile, Int row, Int column, const Int8Lines& to) {
   const Int units = int8_units(w.columns), blocks = int8_blocks(w.columns);
   for (Int r = 0; r < kInt8Block && row + r < w.rows; r += kInt8Panel) {
     const Int panel = (row + r) / kInt8Panel;
     std::int8_t* codes = to.codes + (panel * units + column / kInt8Unit) * kPanelBytes;
+    std::int32_t sums[kInt8Panel] = {};
+#if ANABATIC_ISA_LANES == 16
+    if (column + kInt8Block <= w.columns) {
+      put_whole_rows(&tile.codes[r], codes, sums);
+      put_compensation(to, panel, column / kInt8Block, blocks, sums);
+      continue;
+    }
+#endif
     for (Int k = 0; k < kInt8Block && column + k < w.columns; k += kInt8Unit, codes += kPanelBytes)
       for (Int n = 0; n < kInt8Panel; ++n)
         std::memcpy(codes + n * kInt8Unit, &tile.codes[r + n][k], kInt8Unit);
-    std::int32_t sums[kInt8Panel] = {};
     for (Int n = 0; n < kInt8Panel; ++n)
       for (Int k = 0; k < kInt8Block; ++k) sums[n] += tile.codes[r + n][k];
     put_compensation(to, panel, column / kInt8Block, blocks, sums);
