@@ -89,12 +89,37 @@ function(anabatic_library name)
   endif()
 endfunction()
 
+# With sanitizers the code of tests is compiled as without (anabatic_options), so a build can link those of a finished build without.
+set(ANABATIC_TEST_OBJECTS "" CACHE PATH "A finished build of the same sources: what it compiled of tests is linked, not compiled again")
+
+# The sources of test NAME in `variable`, or their objects in ANABATIC_TEST_OBJECTS, but for sources that differ between builds.
+function(anabatic_test_sources name variable)
+  set(differs "ANABATIC_IS_SANITIZED|ANABATIC_BINARY_DIR|counted_allocations[.]h")
+  file(RELATIVE_PATH folder ${PROJECT_BINARY_DIR} ${CMAKE_CURRENT_BINARY_DIR})
+  set(sources "")
+  foreach(source IN LISTS ARGN)
+    file(STRINGS ${source} found REGEX "${differs}" LIMIT_COUNT 1)
+    set(object "${ANABATIC_TEST_OBJECTS}/${folder}/CMakeFiles/${name}.dir/${source}.o")
+    if(found OR source MATCHES "[.][.]/")
+      list(APPEND sources ${source})
+    elseif(${CMAKE_CURRENT_SOURCE_DIR}/${source} IS_NEWER_THAN ${object})
+      message(FATAL_ERROR "ANABATIC_TEST_OBJECTS: expected an object newer than ${source}, found none or an older one: ${object}")
+    else()
+      list(APPEND sources ${object})
+    endif()
+  endforeach()
+  set(${variable} ${sources} PARENT_SCOPE)
+endfunction()
+
 # anabatic_test(NAME LABEL unit SOURCES a_test.cpp DEPENDS io LIBRARIES x): a GoogleTest binary with one CTest entry, labelled with its folder.
 # SLOW has tests of it, as --gtest_filter has them, that are an entry of their own, labelled slow.
 function(anabatic_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT;SHARDS;SLOW" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  if(ANABATIC_TEST_OBJECTS)
+    anabatic_test_sources(${name} ARG_SOURCES ${ARG_SOURCES})
+  endif()
   add_executable(${name} ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES ANABATIC_IS_TEST ON)
+  set_target_properties(${name} PROPERTIES ANABATIC_IS_TEST ON LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE anabatic_options ${ARG_LIBRARIES} anabatic_test_main GTest::gmock)
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(${name} PRIVATE anabatic_${dependency})

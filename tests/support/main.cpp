@@ -8,6 +8,14 @@
 #include <filesystem>
 #include <system_error>
 
+#include "support/sanitized.h"
+
+#ifdef ANABATIC_IS_SANITIZED
+const bool anabatic::testing::kIsSanitized = true;
+#else
+const bool anabatic::testing::kIsSanitized = false;
+#endif
+
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   std::string cache = (std::filesystem::temp_directory_path() / "anabatic-cache-XXXXXX").string();

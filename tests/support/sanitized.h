@@ -5,10 +5,8 @@
 
 namespace anabatic::testing {
 
-#ifdef ANABATIC_IS_SANITIZED
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
+// Of the libraries that are tested: objects of tests may be another build's
+// (ANABATIC_TEST_OBJECTS). tests/support/main.cpp defines it.
+extern const bool kIsSanitized;
 
 }  // namespace anabatic::testing

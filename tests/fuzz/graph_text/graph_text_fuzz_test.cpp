@@ -31,7 +31,7 @@ constexpr const char* kMoe = R"(graph "moe"
 )";
 
 // AddressSanitizer keeps freed memory aside, 256 MiB by default.
-constexpr long kLimitKilobytes = (testing::kIsSanitized ? 512 : 64) * 1024;
+const long kLimitKilobytes = (testing::kIsSanitized ? 512 : 64) * 1024;
 
 struct Outcome {
   int accepted = 0, refused = 0;
