@@ -25,15 +25,94 @@ struct Int8Vnni {
     return sum;
 #endif
   }
-  // Scales of the columns of panel v and block k.
-  static inline __attribute__((always_inline)) __m512 b_scales(const Int8Tile& in, Int k, int v) {
-    const BFloat16* from = in.b_scales[v] + k * in.b_scale_block;
+  // Scales of a panel's columns in a block.
+  static inline __attribute__((always_inline)) __m512 b_scales(const Int8Tile& in,
+                                                               const BFloat16* from) {
     if (in.b_has_tiles) return _mm512_set1_ps(widen(from->bits));
     return _mm512_castsi512_ps(_mm512_slli_epi32(
         _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
   }
 
-  // R rows by V panels.
+  // The sums of a block of `units` units, of R rows by V panels.
+  template <int R, int V>
+  static inline __attribute__((always_inline)) void sum_block(const Int8Tile& in,
+                                                              const std::int8_t* a,
+                                                              const std::int8_t* b,
+                                                              const std::int32_t* compensation,
+                                                              Int units, __m512i (&sums)[R][V]) {
+    const __m512i sign = _mm512_set1_epi32(in.a_is_unsigned ? 0 : static_cast<int>(0x80808080u));
+    const __m512i compensates = _mm512_set1_epi32(in.a_is_unsigned ? 0 : -1);
+#pragma GCC unroll 3
+    for (int v = 0; v < V; ++v) {
+      const __m512i value = _mm512_and_si512(
+          compensates, _mm512_load_si512(compensation + v * in.compensation_panel));
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i) sums[i][v] = value;
+    }
+    const auto add_unit = [&]() __attribute__((always_inline)) {
+      __m512i right[V];
+#pragma GCC unroll 3
+      for (int v = 0; v < V; ++v) right[v] = _mm512_load_si512(b + v * in.b_panel);
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i) {
+        std::int32_t word;
+        __builtin_memcpy(&word, a + i * in.a_row, sizeof word);
+        const __m512i codes = _mm512_xor_si512(_mm512_set1_epi32(word), sign);
+#pragma GCC unroll 3
+        for (int v = 0; v < V; ++v) sums[i][v] = dot(sums[i][v], codes, right[v]);
+      }
+      a += in.a_unit;
+      b += kInt8Panel * kInt8Unit;
+    };
+    for (; units >= 4; units -= 4) {
+      add_unit();
+      add_unit();
+      add_unit();
+      add_unit();
+    }
+    for (; units > 0; --units) add_unit();
+  }
+
+  // Adds what the second values of block k count, where some fall back. `chains` is [R][V].
+  template <int R, int V>
+  static __attribute__((noinline)) void add_second(const Int8Tile& in, Int k, __m512* chains) {
+    const Int before_a = k * kBlockUnits * in.a_unit, before_b = k * kInt8Block * kInt8Panel;
+    const bool is_left = in.a_second != nullptr;
+    __m512i sums[R][V];
+    sum_block<R, V>(in, (is_left ? in.a_second : in.a) + before_a,
+                    (is_left ? in.b : in.b_second) + before_b,
+                    (is_left ? in.compensation : in.second_compensation) + k * kInt8Panel,
+                    units_of_block(in.units, k), sums);
+    for (int i = 0; i < R; ++i) {
+      const __m512 scale =
+          _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
+      for (int v = 0; v < V; ++v) {
+        const __m512 both = _mm512_mul_ps(
+            _mm512_mul_ps(scale, b_scales(in, in.b_scales[v] + k * in.b_scale_block)),
+            _mm512_set1_ps(kSecondScale));
+        __m512& chain = chains[i * V + v];
+        chain = _mm512_mask_mov_ps(chain, static_cast<__mmask16>(falling_columns(in, k, i, v)),
+                                   _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i][v]), both, chain));
+      }
+    }
+  }
+
+  // Whether something of block k falls back.
+  template <int R, int V>
+  static inline __attribute__((always_inline)) bool falls_back(const Int8Tile& in, Int k) {
+    unsigned any = 0;
+    if (in.a_second != nullptr) {
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i)
+        any |= in.a_falls_back[i * in.a_flag_row + k] >> (in.a_lane + i * in.a_lane_row) & 1u;
+    } else {
+#pragma GCC unroll 3
+      for (int v = 0; v < V; ++v) any |= in.b_falls_back[v * in.b_flag_panel + k];
+    }
+    return any != 0;
+  }
+
+  // R rows by V panels. Second values are rare: what adds them is apart, so that this stays short.
   template <int R, int V>
   static __attribute__((noinline)) void run(const Int8Tile& in) {
     __m512 chain[R][V];
@@ -44,76 +123,38 @@ struct Int8Vnni {
         chain[i][v] = in.from != nullptr
                           ? _mm512_loadu_ps(in.from + i * in.from_stride + v * in.from_panel_stride)
                           : _mm512_setzero_ps();
-    const __m512i sign = _mm512_set1_epi32(in.a_is_unsigned ? 0 : static_cast<int>(0x80808080u));
-    const __m512i compensates = _mm512_set1_epi32(in.a_is_unsigned ? 0 : -1);
     const bool has_second = in.a_second != nullptr || in.b_second != nullptr;
     const std::int8_t *a = in.a, *b = in.b, *ahead = in.ahead;
+    const std::int32_t* compensation = in.compensation;
+    const BFloat16* a_scales = in.a_scales;
     Int k = 0;
     for (Int left = in.units; left > 0; left -= kBlockUnits, ++k) {
       for (Int n = 0; n < in.ahead_lines; ++n, ahead += 64) __builtin_prefetch(ahead, 0, 2);
-      const std::int8_t *p = a, *q = b;
-      const std::int32_t* start = in.compensation;
-      // The sums of the first values, then those of the second ones where there are some.
-      for (bool is_second = false;; is_second = true) {
-        __m512i sums[R][V];
+      __m512i sums[R][V];
+      sum_block<R, V>(in, a, b, compensation, smaller(kBlockUnits, left), sums);
+      __m512 right[V];
 #pragma GCC unroll 3
-        for (int v = 0; v < V; ++v) {
-          const __m512i value = _mm512_and_si512(
-              compensates, _mm512_load_si512(start + k * kInt8Panel + v * in.compensation_panel));
+      for (int v = 0; v < V; ++v) right[v] = b_scales(in, in.b_scales[v] + k * in.b_scale_block);
 #pragma GCC unroll 4
-          for (int i = 0; i < R; ++i) sums[i][v] = value;
-        }
-        const auto add_unit = [&]() __attribute__((always_inline)) {
-          __m512i right[V];
+      for (int i = 0; i < R; ++i) {
+        const __m512 left_scale = _mm512_set1_ps(widen(a_scales[i * in.a_scale_row].bits));
 #pragma GCC unroll 3
-          for (int v = 0; v < V; ++v) right[v] = _mm512_load_si512(q + v * in.b_panel);
-#pragma GCC unroll 4
-          for (int i = 0; i < R; ++i) {
-            std::int32_t word;
-            __builtin_memcpy(&word, p + i * in.a_row, sizeof word);
-            const __m512i codes = _mm512_xor_si512(_mm512_set1_epi32(word), sign);
-#pragma GCC unroll 3
-            for (int v = 0; v < V; ++v) sums[i][v] = dot(sums[i][v], codes, right[v]);
-          }
-          p += in.a_unit;
-          q += kInt8Panel * kInt8Unit;
-        };
-        Int u = smaller(kBlockUnits, left);
-        for (; u >= 4; u -= 4) {
-          add_unit();
-          add_unit();
-          add_unit();
-          add_unit();
-        }
-        for (; u > 0; --u) add_unit();
-        __m512 right_scales[V];
-#pragma GCC unroll 3
-        for (int v = 0; v < V; ++v) right_scales[v] = b_scales(in, k, v);
-#pragma GCC unroll 4
-        for (int i = 0; i < R; ++i) {
-          const __m512 scale =
-              _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
-#pragma GCC unroll 3
-          for (int v = 0; v < V; ++v) {
-            __m512 both = _mm512_mul_ps(scale, right_scales[v]);
-            const __m512 value = _mm512_cvtepi32_ps(sums[i][v]);
-            if (!is_second) {
-              chain[i][v] = _mm512_fmadd_ps(value, both, chain[i][v]);
-            } else {
-              both = _mm512_mul_ps(both, _mm512_set1_ps(kSecondScale));
-              chain[i][v] = _mm512_mask_mov_ps(chain[i][v],
-                                               static_cast<__mmask16>(falling_columns(in, k, i, v)),
-                                               _mm512_fmadd_ps(value, both, chain[i][v]));
-            }
-          }
-        }
-        if (is_second || !has_second || !falls_back<R, V>(in, k)) break;
-        p = in.a_second != nullptr ? in.a_second + (a - in.a) : a;
-        q = in.b_second != nullptr ? in.b_second + (b - in.b) : b;
-        if (in.b_second != nullptr) start = in.second_compensation;
+        for (int v = 0; v < V; ++v)
+          chain[i][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i][v]),
+                                        _mm512_mul_ps(left_scale, right[v]), chain[i][v]);
+      }
+      if (has_second && falls_back<R, V>(in, k)) [[unlikely]] {
+        __m512 chains[R * V];
+#pragma GCC unroll 12
+        for (int n = 0; n < R * V; ++n) chains[n] = chain[n / V][n % V];
+        add_second<R, V>(in, k, chains);
+#pragma GCC unroll 12
+        for (int n = 0; n < R * V; ++n) chain[n / V][n % V] = chains[n];
       }
       a += kBlockUnits * in.a_unit;
       b += kInt8Block * kInt8Panel;
+      compensation += kInt8Panel;
+      a_scales += in.a_scale_block;
     }
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i)
@@ -128,14 +169,6 @@ struct Int8Vnni {
         else
           _mm512_storeu_ps(in.to + place, chain[i][v]);
       }
-  }
-
-  template <int R, int V>
-  static bool falls_back(const Int8Tile& in, Int k) {
-    unsigned any = 0;
-    for (int i = 0; i < R; ++i)
-      for (int v = 0; v < V; ++v) any |= falling_columns(in, k, i, v);
-    return any != 0;
   }
 
   static TileFunction tile(int rows, int panels) {
