@@ -69,8 +69,9 @@ folders="unit;ops;passes;plugin;layer;dist;train;error;fuzz;integration"
 # Kernels are one source for all instruction sets. The narrowest and the widest vectors show where it leaves its arrays.
 grep -qs avx512f /proc/cpuinfo && kernels=avx2 || kernels="avx512;avx512_bf16"
 [ "$all" = "--all" ] && options= && kernels= && folders="$folders;plan;python"
+# Tests' own code is compiled without sanitizers, as the release build did.
 cmake --preset asan -DANABATIC_TESTS=ON -DANABATIC_SANITIZE_OPTIONS="$options" -DANABATIC_UNSANITIZED_KERNELS="$kernels" \
-  -DANABATIC_TEST_FOLDERS="$folders" \
+  -DANABATIC_TEST_FOLDERS="$folders" -DANABATIC_TEST_OBJECTS="$PWD/build/release" \
   ${all:+-DANABATIC_PYTHON="$python"} >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
 cmake --build build/asan -j "$jobs"
 # Likewise those of plans and budgets alone.
