@@ -31,7 +31,7 @@ const Verb& gradients_verb() {
                 "position_ids are optional",
         .required = true},
        {.name = "--output", .help = "safetensors file to write", .required = true},
-       {.name = "--precision", .help = "fp32 or bf16 (default: that of the weights)"}},
+       {.name = "--precision", .help = "fp32, bf16 or int8 (default: that of the weights)"}},
       true,
       run_gradients};
   return verb;

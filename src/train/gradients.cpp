@@ -62,7 +62,7 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
                      const std::filesystem::path& output) {
   // transformers' loss is that of the model's own layers.
   const bool adds_mtp = run.train.mtp_loss_coef > 0;
-  ModelSession session(without_int8(adds_mtp ? run : without_mtp(run)), false);
+  ModelSession session(adds_mtp ? run : without_mtp(run), false);
   const model::ModelConfig& config = session.config();
   const GradientTokens given = read_gradient_tokens(tokens, config);
   const io::MicroBatch& batch = given.micro_batch;
@@ -76,7 +76,8 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
                               .keeps_mtp = adds_mtp,
                               .mtp_coef = mtp_coef_of(session.run(), config)},
                     .training = true,
-                    .with_update = false});
+                    .with_update = false,
+                    .as_trained = true});
   session.load_parameters();
   session.refresh_derived();
   program->set_batch(batch);

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `check precision` reports: int8 is further from fp32 than bf16 is, and both are nearer than
-// another micro-batch. Units that are kept in bf16 have the errors of bf16.
+// another micro-batch. Units that are kept in bf16 have the errors of bf16. `gradients` gives those
+// of the run's products, too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "support/tiny_run.h"
+#include "train/gradients.h"
 #include "train/proof/precision.h"
 
 namespace anabatic::train {
@@ -76,6 +80,44 @@ TEST(PrecisionCheck, ComparesAnAdapterInBf16AndTakesNoPairs) {
   const PrecisionReport report = check_precision(run);
   EXPECT_THAT(report.precisions, ElementsAre("bf16"));
   EXPECT_FALSE(report.groups.empty());
+}
+
+// The bytes of the gradients of experts' down projections.
+std::string gradients_of_tokens(RunConfig run, const std::string& precision,
+                                const TemporaryDirectory& folder) {
+  run.train.precision = precision;
+  const std::vector<std::int64_t> ids = [] {
+    std::vector<std::int64_t> all(4 * 64);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i * 7 % 13);
+    return all;
+  }();
+  const std::filesystem::path tokens = folder.path() / "tokens.safetensors",
+                              output = folder.path() / "gradients.safetensors";
+  auto writer = io::SafetensorsWriter::single_file(
+      tokens, {{"input_ids", DType::kInt64, {4, 64}}, {"labels", DType::kInt64, {4, 64}}});
+  for (const char* name : {"input_ids", "labels"})
+    writer.write(name, std::as_bytes(std::span(ids)));
+  writer.finish();
+  write_gradients(run, tokens, output);
+  const auto file = io::SafetensorsDirectory::open(output);
+  std::string bytes;
+  for (const auto& [name, entry] : file.entries())
+    if (name.ends_with("w2.weight"))
+      bytes.append(reinterpret_cast<const char*>(entry.data.data()), entry.data.size());
+  return bytes;
+}
+
+TEST(PrecisionCheck, GradientsOfTokensAreInThePrecisionThatIsAskedFor) {
+  const TemporaryDirectory folder;
+  RunConfig run = wide_run(folder);
+  const std::string bf16 = gradients_of_tokens(run, "bf16", folder),
+                    int8 = gradients_of_tokens(run, "int8", folder);
+  EXPECT_FALSE(bf16.empty());
+  EXPECT_NE(int8, bf16);
+  run.precision.int8_fallback = 0;
+  EXPECT_NE(gradients_of_tokens(run, "int8", folder), int8);
+  run.precision.keep = {{"attention", "bf16"}, {"experts", "bf16"}};
+  EXPECT_EQ(gradients_of_tokens(run, "int8", folder), bf16);
 }
 
 }  // namespace

@@ -292,8 +292,8 @@ void turn_panels(const TurnedPanels& in) {
 #if ANABATIC_ISA_LANES == 16
 // As turn_panels, of whole panels and sixteen lines at a time.
 void turn_whole_panels(const TurnedPanels& in, bool streams) {
-  const __m512i turns = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m512i turns =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   const std::int64_t panel_bytes = kPanelColumns * kPanelColumns;
   for (std::int64_t p = 0; p < in.panels; ++p) {
     const std::int8_t* from = in.from + in.first_unit * kPanelColumns * kInt8Unit + p * panel_bytes;
@@ -349,17 +349,18 @@ void turn_int8_panels(const Arguments& args) {
                        panel = matrix * to.num_panels() + first;
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t n = block * kInt8Tile;
-      const TurnedPanels turned{.from = x.as<const std::int8_t>() + matrix * from.num_elements() +
-                           n / kPanelColumns * from.panel_elements(),
-                   .from_panel = from.panel_elements(),
-                   .from_units = from.units(),
-                   .to = y.as<std::int8_t>() + panel * to.panel_elements() + n * kPanelColumns,
-                   .to_panel = to.panel_elements(),
-                   .first_unit = first * (kPanelColumns / kInt8Unit),
-                   .panels = std::min(kTaskPanels, to.num_panels() - first),
-                   .depth = std::min(to.depth - n, kInt8Tile),
-                   .compensation = y.compensations() + (panel * blocks + block) * kPanelColumns,
-                   .compensation_panel = blocks * kPanelColumns};
+      const TurnedPanels turned{
+          .from = x.as<const std::int8_t>() + matrix * from.num_elements() +
+                  n / kPanelColumns * from.panel_elements(),
+          .from_panel = from.panel_elements(),
+          .from_units = from.units(),
+          .to = y.as<std::int8_t>() + panel * to.panel_elements() + n * kPanelColumns,
+          .to_panel = to.panel_elements(),
+          .first_unit = first * (kPanelColumns / kInt8Unit),
+          .panels = std::min(kTaskPanels, to.num_panels() - first),
+          .depth = std::min(to.depth - n, kInt8Tile),
+          .compensation = y.compensations() + (panel * blocks + block) * kPanelColumns,
+          .compensation_panel = blocks * kPanelColumns};
 #if ANABATIC_ISA_LANES == 16
       if (turned.depth % kPanelColumns == 0 &&
           turned.first_unit + turned.panels * (kPanelColumns / kInt8Unit) <= turned.from_units) {

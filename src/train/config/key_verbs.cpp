@@ -57,6 +57,8 @@ constexpr std::array kRows{
     Row{"train.balance_", kRunAndBench},
     Row{"train.mtp_loss_coef", kRunAndGradients},
     Row{"precision.", kRunAndBench},
+    Row{"precision.int8_fallback", kRunAndGradients},
+    Row{"precision.keep", kRunAndGradients},
     Row{"quantization.", kRunAndBench},
     Row{"optimizer.", kRunAndBench},
     Row{"memory.", kRunAndBench},

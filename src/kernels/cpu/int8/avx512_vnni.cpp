@@ -87,9 +87,9 @@ struct Int8Vnni {
       const __m512 scale =
           _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
       for (int v = 0; v < V; ++v) {
-        const __m512 both = _mm512_mul_ps(
-            _mm512_mul_ps(scale, b_scales(in, in.b_scales[v] + k * in.b_scale_block)),
-            _mm512_set1_ps(kSecondScale));
+        const __m512 both =
+            _mm512_mul_ps(_mm512_mul_ps(scale, b_scales(in, in.b_scales[v] + k * in.b_scale_block)),
+                          _mm512_set1_ps(kSecondScale));
         __m512& chain = chains[i * V + v];
         chain = _mm512_mask_mov_ps(chain, static_cast<__mmask16>(falling_columns(in, k, i, v)),
                                    _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i][v]), both, chain));
