@@ -5,7 +5,7 @@
 
 namespace anabatic::testing {
 
-// Of the libraries that are tested: objects of tests may be another build's
+// That of the libraries, for objects of tests may be another build's
 // (ANABATIC_TEST_OBJECTS). tests/support/main.cpp defines it.
 extern const bool kIsSanitized;
 
