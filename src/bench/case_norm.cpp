@@ -7,6 +7,7 @@
 #include "base/philox.h"
 #include "bench/cases.h"
 #include "bench/graph_case.h"
+#include "spec/dropout.h"
 #include "spec/rope.h"
 
 namespace anabatic::bench {
@@ -67,6 +68,17 @@ GraphCase swiglu_case(CaseBuilder& builder, const RowSizes& sizes) {
       streams(sizes, 3, 5));
 }
 
+GraphCase dropout_case(CaseBuilder& builder, const RowSizes& sizes) {
+  const ir::ValueId x = builder.rows("x", sizes.width);
+  const spec::DropoutDraws draws = spec::dropout_draws(0, 1, 0);
+  const ir::ValueId input =
+      builder.batch(spec::kDropoutDraws, {spec::kNumDropoutDraws}, {draws.begin(), draws.end()});
+  return builder.finish(
+      builder.timed("mlp").add1("dropout", {x, input},
+                                {{"rate", 0.1}, {"site", std::string("mlp.dropout")}}),
+      streams(sizes, 2, 2));
+}
+
 // Rows to random experts: each token's row is read once and written top_k times; back, the other
 // way round.
 GraphCase gather_case(CaseBuilder& builder, const RowSizes& sizes, std::int64_t num_tokens) {
@@ -96,6 +108,7 @@ GraphCase row_case(const RowSizes& sizes, std::int64_t num_tokens) {
   CaseBuilder builder(sizes.op, num_tokens);
   if (sizes.op == "rope") return rope_case(builder, sizes, num_tokens);
   if (sizes.op == "swiglu") return swiglu_case(builder, sizes);
+  if (sizes.op == "dropout") return dropout_case(builder, sizes);
   if (sizes.op == "gather") return gather_case(builder, sizes, num_tokens);
   return norm_case(builder, sizes, sizes.op == "residual");
 }
@@ -104,12 +117,13 @@ GraphCase row_case(const RowSizes& sizes, std::int64_t num_tokens) {
 
 std::unique_ptr<Benchmark> make_norm(const train::RunConfig& run, Settings& settings,
                                      bool accumulate) {
-  RowSizes sizes{.op = settings.word("op", {"rms_norm", "residual", "rope", "swiglu", "gather"}),
-                 .rows = settings.integer("rows", 32768),
-                 .width = settings.integer("width", 512),
-                 .head_dim = 0,
-                 .top_k = 0,
-                 .element = train::uses_bf16(run) ? 2.0 : 4.0};
+  RowSizes sizes{
+      .op = settings.word("op", {"rms_norm", "residual", "rope", "swiglu", "dropout", "gather"}),
+      .rows = settings.integer("rows", 32768),
+      .width = settings.integer("width", 512),
+      .head_dim = 0,
+      .top_k = 0,
+      .element = train::uses_bf16(run) ? 2.0 : 4.0};
   if (sizes.op == "rope") {
     sizes.head_dim = settings.integer("head_dim", std::min<std::int64_t>(64, sizes.width));
     ANABATIC_REQUIRE(sizes.width % sizes.head_dim == 0 && sizes.head_dim % 2 == 0,

@@ -24,7 +24,7 @@ constexpr std::array<SettingHelp, 26> kSettings{
      {"kv_heads", "attention: number of key and value heads; 0 is that of heads"},
      {"matrices", "optimizer: number of weights"},
      {"mib", "exchange: its size in MiB; 0 is 1, 16 and 64 in turn"},
-     {"op", "norm: the op, one of rms_norm, residual, rope, swiglu and gather"},
+     {"op", "norm: the op, one of rms_norm, residual, rope, swiglu, dropout and gather"},
      {"out", "gemm, optimizer: rows of the weight"},
      {"ranks", "exchange: number of ranks, as threads; under mpirun that of its processes"},
      {"rows", "gemm, norm: rows of the activation"},

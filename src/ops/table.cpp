@@ -10,6 +10,7 @@
 #include "ops/cache_write.h"
 #include "ops/cast.h"
 #include "ops/clip_factor.h"
+#include "ops/elementwise/dropout.h"
 #include "ops/embedding.h"
 #include "ops/expert_bias.h"
 #include "ops/fill.h"
@@ -62,6 +63,7 @@ const ir::OpSchema* const kTable[] = {
     &kCrossEntropyGradient,
     &kDequantize,
     &kDispatchMap,
+    &kDropout,
     &kEmbedding,
     &kEmbeddingWeightGradient,
     &kExchangeRows,

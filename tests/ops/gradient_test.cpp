@@ -174,6 +174,15 @@ TEST(ClampGradient, PassesWhatIsOnTheBound) {
             (std::vector<double>{1, 2, 3, 0, 0}));
 }
 
+TEST(DropoutGradient, IsItselfAndMatchesFiniteDifferencesOfTheSameDraws) {
+  const Values x = random({4, 130}, 0), dy = random({4, 130}, 1), draws = integers({3, -4, 5});
+  const spec::Attributes attributes{{"rate", 0.3}, {"site", std::string("mlp")}};
+  const Values dx = gradient("dropout", attributes, {dy, draws}, {x.type});
+  EXPECT_GT(std::count(dx.data.begin(), dx.data.end(), 0.0), 100);
+  EXPECT_LT(std::count(dx.data.begin(), dx.data.end(), 0.0), 200);
+  expect_gradient({"dropout", attributes, {x, draws}, {x.type}}, 0, {dy.data}, dx, true);
+}
+
 TEST(RmsNormGradient, MatchesFiniteDifferencesPlainAndPerHead) {
   for (const std::int64_t groups : {1, 3}) {
     const std::int64_t width = 5;

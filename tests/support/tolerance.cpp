@@ -106,9 +106,10 @@ std::vector<double> rope_magnitudes(const OpCall& call) {
 bool copies_only(std::string_view op) {
   return op == "all_gather" || op == "all_reduce" || op == "cache_write" || op == "cast" ||
          op == "clamp" || op == "clamp_gradient" || op == "dequantize" || op == "dispatch_map" ||
-         op == "embedding" || op == "exchange_rows" || op == "fake_quantize" || op == "fill" ||
-         op == "join_heads" || op == "pack" || op == "permute" || op == "quantize" ||
-         op == "reduce_scatter" || op == "reload" || op == "reshape" || op == "route_sort";
+         op == "dropout" || op == "embedding" || op == "exchange_rows" || op == "fake_quantize" ||
+         op == "fill" || op == "join_heads" || op == "pack" || op == "permute" ||
+         op == "quantize" || op == "reduce_scatter" || op == "reload" || op == "reshape" ||
+         op == "route_sort";
 }
 
 std::vector<Bound> linear_bounds(const OpCall& call) {
@@ -229,6 +230,11 @@ double agreement_tolerance(double want, DType dtype) {
 
 double mean_of_roundings_tolerance(double step, double count) {
   return 6 * 0.5 * step / std::sqrt(count);
+}
+
+double event_count_tolerance(double count, double probability) {
+  const double log = std::log(2e9), variance = count * probability * (1 - probability);
+  return log / 3 + std::sqrt(log * log / 9 + 2 * log * variance);
 }
 
 double dynamic_map_tolerance(bool is_signed, double x, double scale) {

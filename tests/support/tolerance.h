@@ -84,6 +84,9 @@ std::vector<std::vector<double>> int8_head_tolerances(const OpCall& call,
 // The mean of `count` unbiased roundings to multiples of `step`: six deviations, and one rounding's
 // is at most half a step.
 double mean_of_roundings_tolerance(double step, double count);
+// The number of events in `count` independent trials, against its mean, by Bernstein's inequality
+// |X - np| <= L/3 + sqrt(L²/9 + 2 L n p (1-p)). More than that has a probability of 2 e^-L = 1e-9.
+double event_count_tolerance(double count, double probability);
 // tensor/dynamic_map.h, of x in a block whose largest magnitude is `scale`: half of the distance of
 // entries in its decade, below all decades the smallest entry, and the roundings of f32.
 double dynamic_map_tolerance(bool is_signed, double x, double scale);

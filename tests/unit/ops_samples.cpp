@@ -62,6 +62,7 @@ std::vector<OpSample> make_samples() {
        {{"dtype", "f32"}}},
       {"dequantize", {"i8_bf16_1x64[6,70]"}, {{"dtype", "bf16"}}},
       {"dispatch_map", {"i32[2,5]"}, {{"member", 1}, {"rows", 12}, {"expected", 6}}},
+      {"dropout", {"x[6,5]", "i32[3]"}, {{"rate", 0.25}, {"site", "mlp"}}},
       {"embedding", {"x[11,4]", "i32[6]"}, {}},
       {"embedding_weight_gradient", {"i32[6]", "x[6,4]"}, {{"rows", 11}}},
       {"expert_bias", {"x[6,5]", "w[3,5]", "w[6,2]", "i32[6,2]"}, {}},

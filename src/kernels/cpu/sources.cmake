@@ -6,6 +6,7 @@ set(cpu_vector_sources
     attention.cpp
     attention_gradient.cpp
     elementwise.cpp
+    elementwise/dropout.cpp
     embedding.cpp
     fake_quantize.cpp
     gate_rows.cpp

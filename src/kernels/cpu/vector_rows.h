@@ -30,6 +30,8 @@ struct VectorKernel {
 // attention.cpp, attention_gradient.cpp
 ANABATIC_VECTOR_KERNEL(attention)
 ANABATIC_VECTOR_KERNEL(attention_gradient)
+// elementwise/dropout.cpp
+ANABATIC_VECTOR_KERNEL(dropout)
 // elementwise.cpp
 ANABATIC_VECTOR_KERNEL(add)
 ANABATIC_VECTOR_KERNEL(cast)

@@ -2,9 +2,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/philox.h"
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
 #include "spec/activation.h"
+#include "spec/dropout.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -71,6 +73,31 @@ void clamp_gradient(const Arguments& args) {
   for (std::int64_t i = 0; i < size(args.outputs[0]); ++i)
     store(args.outputs[0], i,
           std::abs(load(args.inputs[0], i)) <= limit ? load(args.inputs[1], i) : 0.0);
+}
+
+// In f32 the product of two floats, rounded once as the kernels round it.
+void dropout(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &draws = args.inputs[1];
+  const auto draw = [&](int i) { return static_cast<std::uint32_t>(load_index(draws, i)); };
+  const PhiloxKey key{draw(spec::kDropoutKeyLow), draw(spec::kDropoutKeyHigh)};
+  const std::uint64_t stream = stream_of(spec::get_string(*args.attributes, "site"));
+  const double rate = spec::get_double(*args.attributes, "rate"),
+               factor = spec::dropout_scale(rate);
+  for (std::int64_t t = 0; t < rows(x); ++t)
+    for (std::int64_t column = 0; column < columns(x); ++column) {
+      const std::int64_t group = column / spec::kDropoutColumns * spec::kDropoutCalls +
+                                 column % (2 * spec::kDropoutCalls) / 2,
+                         word = column % spec::kDropoutColumns / (2 * spec::kDropoutCalls);
+      const PhiloxCounter words =
+          philox({draw(spec::kDropoutRow) + static_cast<std::uint32_t>(t),
+                  static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(stream),
+                  static_cast<std::uint32_t>(stream >> 32)},
+                 key);
+      const std::int64_t bits =
+          words[static_cast<std::size_t>(word)] >> (column % 2 * 16) & 0xFFFFu;
+      const std::int64_t i = t * columns(x) + column;
+      store(args.outputs[0], i, bits >= spec::dropout_threshold(rate) ? load(x, i) * factor : 0.0);
+    }
 }
 
 void fill(const Arguments& args) {

@@ -13,6 +13,7 @@ void clamp(const Arguments& args);
 void clamp_gradient(const Arguments& args);
 void exchange_alone(const Arguments& args);  // in a group of one
 void reload(const Arguments& args);
+void dropout(const Arguments& args);
 void embedding(const Arguments& args);
 void embedding_weight_gradient(const Arguments& args);
 void fill(const Arguments& args);

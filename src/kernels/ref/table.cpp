@@ -52,6 +52,7 @@ constexpr Kernel kRows[] = {
     row("ref:cross_entropy_gradient", ref::cross_entropy_gradient),
     row("ref:dequantize", ref::dequantize),
     row("ref:dispatch_map", ref::dispatch_map),
+    row("ref:dropout", ref::dropout),
     row("ref:embedding", ref::embedding),
     row("ref:embedding_weight_gradient", ref::embedding_weight_gradient),
     row("ref:exchange_rows", ref::exchange_rows),
