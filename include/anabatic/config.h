@@ -226,6 +226,19 @@ struct Config {
   };
   Quantization quantization{};
 
+  // Elements that training sets to 0 at random.
+  struct Dropout {
+    // Share of what attention and MLP add to the hidden state that training sets to 0. auto is that
+    // of config.json (resid_pdrop), and 0 with train.objective dpo.
+    // Allowed: 0 to below 1, or std::nullopt for auto.
+    std::optional<double> residual{};
+    // The same of the embedding of tokens and positions. auto is that of config.json (embd_pdrop),
+    // and 0 with train.objective dpo.
+    // Allowed: 0 to below 1, or std::nullopt for auto.
+    std::optional<double> embedding{};
+  };
+  Dropout dropout{};
+
   // The optimizer and its schedule.
   struct Optimizer {
     // The optimizer. adamw is the only one.
@@ -391,6 +404,9 @@ struct Config {
     // One down-projection for gate and up of experts, as PEFT has it where both are one tensor.
     // false gives each its own.
     bool share_gate_up = true;
+    // Share of what adapters read that training sets to 0. auto is that of lora.from, else 0.
+    // Allowed: 0 to below 1, or std::nullopt for auto.
+    std::optional<double> dropout{};
     // How the frozen weights are held. auto is the dtype of train.precision. int8 has matrices of
     // projections and experts in blocks of 128 with a scale. mxfp4 has experts in blocks of 32 of 4
     // bits, as files of gpt_oss do, and others as auto.

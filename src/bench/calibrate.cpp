@@ -65,6 +65,8 @@ ProfileOptions steps(std::size_t size) {
   return {.num_warmup_steps = 1, .num_steps = 3, .decisions = std::move(decisions)};
 }
 
+constexpr double kDropout = 0.1;  // its price does not depend on the rate
+
 // A profile whose peak is this much below the best one's is of a minute that others had a part of,
 // and is taken again, so many times in all; likewise one whose copy bandwidth is this much above
 // the least: a host that has moved its cores apart gives each a path to memory of its own, and
@@ -82,6 +84,7 @@ void set(train::RunConfig& run, const char* precision, std::size_t size) {
   run.train.precision = precision;
   run.train.micro_batch_size = kSizes[size].micro_batch_size;
   run.data.sequence_length = kSizes[size].sequence_length;
+  run.dropout.residual = kDropout;
 }
 
 // At the shares of a plain machine.

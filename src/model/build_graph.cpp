@@ -27,6 +27,9 @@ void check_options(const BuildOptions& options) {
                    "[model] expected with_loss and no mtp_coef for a loss of preferences");
   ANABATIC_REQUIRE(options.mtp_coef == 0 || (options.with_loss && options.keeps_mtp),
                    "[model] expected with_loss and keeps_mtp for a loss of multi-token prediction");
+  ANABATIC_REQUIRE(
+      options.with_loss || (options.dropout.residual == 0 && options.dropout.embedding == 0),
+      "[model] expected with_loss for a graph with dropout, which is of training");
 }
 
 // Adds the outputs `loss` and `preference_sums`. Returns the sum of cross-entropies, of negative
@@ -124,7 +127,7 @@ ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options) {
   ir::Graph graph;
   graph.name = config.model_type;
   ir::GraphBuilder builder(graph, ops::find_op);
-  ModelBuilder layers(config.spec, builder, options.keeps_mtp);
+  ModelBuilder layers(config.spec, builder, options.keeps_mtp, options.dropout);
   if (options.keeps_mtp && options.mtp_coef == 0) freeze_mtp(graph, config.spec);
   const LayerInputs inputs = add_inputs(builder, config.spec, options);
   std::vector<RouterOutputs> routers;

@@ -4,17 +4,19 @@
 namespace anabatic::model {
 namespace {
 
-// Names of a kind of block: its first segment, its norms before and after, its residual sum.
+// Names of a kind of block: its first segment, its norms before and after, its dropout and residual
+// sum.
 struct BlockNames {
   std::string_view segment;
   Norm before, after;
-  std::string_view residual;
+  std::string_view dropout, residual;
 };
 
 BlockNames names_of(const Attention&, NormPlacement) {
   return {.segment = "attention",
           .before = {.name = "attention_norm", .file = {"input_layernorm"}},
           .after = {.name = "attention_post_norm", .file = {"post_attention_layernorm"}},
+          .dropout = "attention.dropout",
           .residual = "attention.residual"};
 }
 
@@ -26,6 +28,7 @@ BlockNames names_of(const FeedForward& feed_forward, NormPlacement placement) {
   return {.segment = is_moe ? "router" : "mlp",
           .before = {.name = "mlp_norm", .file = {before}},
           .after = {.name = "mlp_post_norm", .file = {"post_feedforward_layernorm"}},
+          .dropout = is_moe ? "experts.dropout" : "mlp.dropout",
           .residual = is_moe ? "experts.residual" : "mlp.residual"};
 }
 
@@ -45,6 +48,7 @@ ir::ValueId add_block(ModelBuilder& b, NormPlacement placement, BlockNames names
   x = block(x);
   if (placement != NormPlacement::kBefore) x = b.norm(x, names.after);
   x = scaled(b, x, b.spec().residual_multiplier, {});
+  x = b.dropout(x, b.dropout_rates().residual, names.dropout);
   return b.op("add", {hidden, x}, {}, names.residual);
 }
 
@@ -130,6 +134,7 @@ ModelValues add_model(ModelBuilder& b, LayerInputs inputs, std::vector<RouterOut
   else
     values.rope_table = inputs.rope_table =
         b.op("rope_table", {inputs.positions}, spec::to_attributes(spec.rope), "rope_table");
+  hidden = b.dropout(hidden, b.dropout_rates().embedding, "embedding.dropout");
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     b.begin(static_cast<std::int64_t>(i), "");
     hidden = add_layer(b, spec.layers[i], hidden, inputs, routers);

@@ -44,6 +44,10 @@ struct ModelConfig {
   std::vector<LayerSpec> mtp_layers{};
   std::int64_t bos_token_id = -1;
   std::vector<std::int64_t> eos_token_ids{};
+  // The rates that transformers trains with. Attention's is of probabilities: it is not trained
+  // with.
+  Dropout dropout{};
+  double attention_dropout = 0;
   std::string dtype{};  // torch_dtype / dtype of the source, "" when absent
   // What a run adds to the model (model/lora); null: nothing. The rest says nothing of it.
   std::shared_ptr<const Adapter> adapter{};
@@ -86,6 +90,7 @@ struct BuildOptions {
   double mtp_coef = 0.0;                   // of mtp_loss in the objective; 0: it is not computed
   bool with_weights = false;               // each label has a weight: one more input
   std::optional<Preference> preference{};  // the loss is that of pairs
+  Dropout dropout{};                       // of a graph with loss; `adapter` is forward_graph's
   std::int64_t cache_capacity = 0;  // > 0: decoding graph with KV caches of that many rows, states
                                     // `layers.N.attention.{k,v}_cache`
 };
@@ -97,7 +102,8 @@ struct BuildOptions {
 // f32[T]`. With preferences it has `completions i32[T]` and `reference f32[T]`; `loss` is the mean
 // over the pairs of a step by `inverse_pairs`, and `preference_sums` an output. With a cache it has
 // `cache_places`, the row of the cache that each token goes to (negative: none), and attention
-// reads the caches. model/mtp.h has the inputs of mtp_loss.
+// reads the caches. With dropout it has `dropout_draws` (spec/dropout.h). model/mtp.h has the
+// inputs of mtp_loss.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
 // FLOPs of a weight that a token meets: 2 in the forward, as many for each gradient.

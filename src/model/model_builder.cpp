@@ -2,6 +2,7 @@
 #include "model/model_builder.h"
 
 #include "base/error.h"
+#include "model/blocks/dropout.h"
 
 namespace anabatic::model {
 namespace {
@@ -20,8 +21,12 @@ FileView with_end(FileView file, std::string_view end) {
 ModelBuilder::ModelBuilder(const ModelSpec& spec, Declarations& declared)
     : spec_(spec), declared_(&declared) {}
 
-ModelBuilder::ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph, bool with_mtp)
-    : spec_(spec), graph_(&graph), parameters_(declare(spec, with_mtp).parameters) {
+ModelBuilder::ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph, bool with_mtp,
+                           const Dropout& dropout)
+    : spec_(spec),
+      graph_(&graph),
+      parameters_(declare(spec, with_mtp).parameters),
+      dropout_(dropout) {
   for (const Parameter& parameter : parameters_) {
     values_.push_back(graph.state(parameter.name(), tensor_type(DType::kFloat32, parameter.shape),
                                   ir::StateRole::kParameter));
@@ -103,6 +108,12 @@ ir::ValueId ModelBuilder::activate(const spec::Activation& activation, ir::Value
   std::vector<ir::ValueId> inputs{gate};
   if (spec::num_operands(activation) > 1) inputs.push_back(up);
   return op("activation", std::move(inputs), spec::to_attributes(activation), name);
+}
+
+ir::ValueId ModelBuilder::dropout(ir::ValueId x, double rate, std::string_view name) {
+  if (graph_ == nullptr) return ir::kNoValue;
+  const std::string site = state_name(layer_, name);
+  return add_dropout(*graph_, x, rate, site, site);
 }
 
 ir::ValueId ModelBuilder::parameter(Parameter parameter) {

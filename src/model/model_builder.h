@@ -53,9 +53,11 @@ class ModelBuilder {
   ModelBuilder(const ModelSpec& spec, Declarations& declared);
   // Adds a state for each parameter of declare(spec, with_mtp), then ops as functions are called.
   // The graph outlives the builder.
-  ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph, bool with_mtp);
+  ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph, bool with_mtp,
+               const Dropout& dropout = {});
 
   const ModelSpec& spec() const { return spec_; }
+  const Dropout& dropout_rates() const { return dropout_; }
   // Only for a builder with a graph.
   ir::GraphBuilder& graph() { return *graph_; }
 
@@ -90,6 +92,9 @@ class ModelBuilder {
   ir::ValueId activate(const spec::Activation& activation, ir::ValueId gate, ir::ValueId up,
                        std::string_view name);
 
+  // x with dropout, which is x where the rate is 0. The name tells its draws from others'.
+  ir::ValueId dropout(ir::ValueId x, double rate, std::string_view name);
+
   // Declares a parameter and returns its value.
   ir::ValueId parameter(Parameter parameter);
   // Declares that a parameter is used once more, in place of a tensor that files may hold.
@@ -107,6 +112,7 @@ class ModelBuilder {
   std::deque<Parameter> parameters_{};
   std::vector<ir::ValueId> values_{};
   std::size_t next_ = 0;
+  Dropout dropout_{};
   std::int64_t layer_ = -1;
 };
 

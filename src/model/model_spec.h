@@ -147,6 +147,13 @@ inline constexpr const char* kLayers = "layers";
 // One way in which the files of a family name their tensors.
 using Spelling = std::vector<Renamed>;
 
+// Shares of elements that training sets to 0 at random (spec/dropout.h).
+struct Dropout {
+  double residual = 0;   // of what a block adds to the hidden state
+  double embedding = 0;  // of the embedding's rows, positions included
+  double adapter = 0;    // of what A of an adapter reads, if it is a product
+};
+
 struct ModelSpec {
   std::int64_t vocab_size = 0, hidden_size = 0;
   std::int64_t padding_token = -1;  // its row of the embedding is not trained; -1: none

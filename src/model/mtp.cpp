@@ -59,7 +59,9 @@ std::vector<ir::ValueId> add_mtp(ModelBuilder& b, const LayerInputs& inputs,
     LayerInputs of_layer = inputs;
     of_layer.documents = of_layers[i].documents;
     of_layer.rope_table = model.rope_table;
-    const ir::ValueId embedded = add_embedding(b, model.embedding_weight, of_layers[i].tokens);
+    const ir::ValueId embedded =
+        b.dropout(add_embedding(b, model.embedding_weight, of_layers[i].tokens),
+                  b.dropout_rates().embedding, "mtp.embedding.dropout");
     const ir::ValueId x = add_projection(b, embedded, hidden);
     hidden = add_layer(b, spec.mtp[i], x, of_layer, routers);
     b.begin("mtp");

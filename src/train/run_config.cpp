@@ -17,6 +17,7 @@
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/config/config_key.h"
 #include "train/config/dpo_keys.h"
+#include "train/config/dropout_keys.h"
 #include "train/config/lora_keys.h"
 #include "train/config/other_names.h"
 #include "train/config/parallel_keys.h"
@@ -622,6 +623,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_train_keys(all);
     add_precision_keys(all);
     add_quantization_keys(all);
+    add_dropout_keys(all);
     add_optimizer_keys(all);
     add_memory_keys(all);
     add_parallel_keys(all);
@@ -734,6 +736,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
   add_lora_problems(config, problems);
   add_precision_problems(config, problems);
   add_quantization_problems(config, problems);
+  add_dropout_problems(config, problems);
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(

@@ -21,6 +21,7 @@
 namespace anabatic::train {
 
 struct RunConfig {
+  static constexpr double kUsualDropout = -1;  // of the files that a run starts from
   struct Model {
     std::string path;  // a Hugging Face directory, or a config.json when init is random
     std::string init = "pretrained";           // random | pretrained
@@ -88,6 +89,10 @@ struct RunConfig {
     std::string per_channel = "auto";  // auto | true | false
     std::int64_t quant_delay = 0;
   } quantization;
+  // Shares of elements that training sets to 0 at random.
+  struct Dropout {
+    double residual = kUsualDropout, embedding = kUsualDropout;
+  } dropout;
   struct Optimizer {
     std::string name = "adamw";
     double learning_rate = 3e-4;
@@ -140,10 +145,11 @@ struct RunConfig {
     std::int64_t rank = kUsualRank;
     static constexpr double kUsualAlpha = 0;  // twice the rank, or that of `from`
     double alpha = kUsualAlpha;
-    bool rslora = false;        // scale is alpha / root of the rank
-    bool share_gate_up = true;  // one A for gate and up of experts
-    std::string base = "auto";  // how frozen weights are held
-    std::string from;           // a directory of PEFT's to go on from; empty: a fresh adapter
+    bool rslora = false;             // scale is alpha / root of the rank
+    bool share_gate_up = true;       // one A for gate and up of experts
+    double dropout = kUsualDropout;  // of what adapters read
+    std::string base = "auto";       // how frozen weights are held
+    std::string from;                // a directory of PEFT's to go on from; empty: a fresh adapter
   } lora;
   struct Dpo {
     double beta = 0.1, label_smoothing = 0.0;

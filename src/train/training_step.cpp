@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "passes/apply_optimizer.h"
 #include "passes/differentiate.h"
+#include "spec/dropout.h"
 #include "train/objective/mtp_batch.h"
 #include "train/run_plan.h"
 
@@ -108,6 +109,12 @@ void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, const St
   program.set_scalar(passes::kInverseLossScale, 1.0f / numbers.loss_scale);
   set_loss_scales(program, totals);
   set_mtp_scales(program, batch.micro_batches);
+}
+
+void set_dropout_draws(BoundProgram& program, const StepNumbers& numbers,
+                       const io::MicroBatch& micro_batch, std::int64_t place) {
+  const std::int64_t first_row = numbers.first_row + place * std::ssize(micro_batch.tokens);
+  program.set(spec::kDropoutDraws, spec::dropout_draws(numbers.seed, numbers.step, first_row));
 }
 
 }  // namespace anabatic::train

@@ -40,11 +40,19 @@ struct StepNumbers {
   std::int64_t update = 1;  // which one of the run it makes: 1 for the first
   double learning_rate = 0;
   float loss_scale = 1;  // from which its backward begins
+  // Of dropout: a step that is skipped counts here, too. The place of the first token of this
+  // rank's part among those of the whole step.
+  std::uint64_t seed = 0;
+  std::int64_t step = 1, first_row = 0;
 };
 
 // These numbers, and the scales of losses.
 void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals,
                      const StepNumbers& numbers);
+
+// What dropout draws in this one of the micro-batches, all of which have as many tokens.
+void set_dropout_draws(BoundProgram& program, const StepNumbers& numbers,
+                       const io::MicroBatch& micro_batch, std::int64_t place);
 
 // After one micro-batch's forward. Losses add up: they carry their share of the step. `into` has
 // loss, aux_loss, and z_loss and mtp_loss, which are optional.
@@ -71,6 +79,7 @@ void run_training_step(
   if (totals.unmasked_tokens == 0) {
     for (const io::MicroBatch& micro_batch : batch.micro_batches) {
       program.set_batch(micro_batch);
+      set_dropout_draws(program, numbers, micro_batch, &micro_batch - batch.micro_batches.data());
       program.run_alone(spec::Action::kForward);
       after_forward(micro_batch);
     }
@@ -80,7 +89,10 @@ void run_training_step(
     const io::MicroBatch& micro_batch =
         batch.micro_batches[static_cast<std::size_t>(entry.micro_batch)];
     if (program.updates(entry)) before_update();
-    if (entry.action == spec::Action::kForward) program.set_batch(micro_batch);
+    if (entry.action == spec::Action::kForward) {
+      program.set_batch(micro_batch);
+      set_dropout_draws(program, numbers, micro_batch, entry.micro_batch);
+    }
     program.executor->run(entry);
     if (entry.action == spec::Action::kForward) after_forward(micro_batch);
   }

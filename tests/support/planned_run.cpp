@@ -3,11 +3,12 @@
 
 #include "device/topology.h"
 #include "plan/budget_error.h"
+#include "train/objective/run_model.h"
 
 namespace anabatic::testing {
 
 PlannedRun plan_of(const train::RunConfig& run) {
-  const model::ModelConfig config = model::load_config(run.model.path);
+  const model::ModelConfig config = train::load_run_model(run);
   const train::Machine machine{
       .device = device::describe_cpu(2),
       .efficiency = plan::default_efficiency(),

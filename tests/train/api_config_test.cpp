@@ -60,7 +60,8 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.quantization.units = {"experts.down", "mlp"};
   config.quantization.format = Config::Quantization::Format::kQ40;
   config.precision.loss_scale = 512.0;
-  EXPECT_EQ(to_settings(config).size(), 17u);
+  config.dropout.residual = 0.1;
+  EXPECT_EQ(to_settings(config).size(), 18u);
   const RunConfig run = run_of(config);
   EXPECT_EQ(run.data.train, config.data.train);
   EXPECT_FALSE(run.data.shuffle);
@@ -74,6 +75,8 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run.memory.budget, std::int64_t{6} << 30);
   EXPECT_EQ(run.precision.int8_fallback, 128);
   EXPECT_EQ(run.precision.loss_scale, 512);
+  EXPECT_EQ(run.dropout.residual, 0.1);
+  EXPECT_EQ(run.dropout.embedding, RunConfig::kUsualDropout);
   EXPECT_EQ(run.precision.keep, config.precision.keep);
   EXPECT_TRUE(run.quantization.enable);
   EXPECT_EQ(run.quantization.units, config.quantization.units);

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "base/log.h"
 #include "model/family.h"
 
 namespace anabatic::model {
@@ -38,12 +37,11 @@ Spelling names_after(const std::string& prefix) {
   return names;
 }
 
-void warn_of_dropout(ConfigReader& reader) {
-  std::string rates;
-  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
-    if (const double rate = reader.number(key, 0.1, 0.0, 1.0); rate > 0)
-      rates += fmt::format("{}{} {}", rates.empty() ? "" : ", ", key, rate);
-  if (!rates.empty()) log_warning("[config] {}: training goes without dropout", rates);
+void read_dropout(ConfigReader& reader, ModelConfig& config) {
+  const auto rate = [&](const char* key) { return reader.number(key, 0.1, 0.0, 1.0); };
+  config.dropout.residual = rate("resid_pdrop");
+  config.dropout.embedding = rate("embd_pdrop");
+  config.attention_dropout = rate("attn_pdrop");
 }
 
 void refuse_other_heads(ConfigReader& reader, const CommonFields& fields) {
@@ -63,7 +61,7 @@ void read_gpt2(ConfigReader& reader, const CommonFields& fields, ModelConfig& co
   Mlp mlp = fields.mlp();
   mlp.bias = true;
   refuse_other_heads(reader, fields);
-  warn_of_dropout(reader);
+  read_dropout(reader, config);
   // Softmax is f32 here whatever reorder_and_upcast_attn says. The others are of older versions, or
   // of heads for other tasks.
   reader.know({"n_ctx", "reorder_and_upcast_attn", "summary_type", "summary_use_proj",

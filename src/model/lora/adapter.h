@@ -61,6 +61,7 @@ struct AdapterGroup {
 
 struct Adapter {
   std::vector<AdapterGroup> groups;  // in the order of the forward pass
+  double dropout = 0;                // of what A reads, in training; files carry it
 
   std::int64_t num_elements() const;
   // The group with this weight; null where it has no adapter.
@@ -101,7 +102,9 @@ AdapterGroup make_group(const std::vector<const Parameter*>& weights, AdapterKin
 
 // Adds A, B and their products to a forward graph, and freezes every other parameter.
 // InvalidArgument where something else than a product reads a weight, as after model.replace.
-void add_adapter(ir::Graph& graph, const Adapter& adapter);
+// With dropout products by A read rows with dropout. Those that read the same rows share its draws,
+// so that these rows are kept once. Tables have none, as in PEFT, and stacks of experts must not.
+void add_adapter(ir::Graph& graph, const Adapter& adapter, double dropout = 0);
 
 // Why the adapter cannot become part of the weights; "" where it can. An embedding and the head
 // are one tensor in some models, and it changes one of them.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "model/blocks/dropout.h"
 #include "model/lora/adapter.h"
 #include "ops/table.h"
 
@@ -18,8 +19,8 @@ using ir::ValueId;
 
 class AdapterBuilder {
  public:
-  AdapterBuilder(Graph& graph, const Adapter& adapter)
-      : graph_(graph), builder_(graph, ops::find_op) {
+  AdapterBuilder(Graph& graph, const Adapter& adapter, double dropout)
+      : graph_(graph), builder_(graph, ops::find_op), dropout_(dropout) {
     for (ir::State& state : graph.states)
       if (state.kind() == ir::StateKind::kParameter) state.is_trainable = false;
     for (const AdapterGroup& group : adapter.groups) add_states(group);
@@ -115,8 +116,20 @@ class AdapterBuilder {
       return builder_.add1(node.op->name, std::move(inputs));
     };
     const auto [place, is_new] = narrow_.try_emplace({weight.group, node.inputs[0]});
-    if (is_new) place->second = scaled(product(node.inputs[0], weight.a), weight);
+    if (is_new)
+      place->second =
+          scaled(product(dropped(node.inputs[0], is_grouped, weight), weight.a), weight);
     add_result(node, product(place->second, weight.b));
+  }
+
+  ValueId dropped(ValueId x, bool is_grouped, const Weight& weight) {
+    ANABATIC_CHECK(!is_grouped || dropout_ == 0, "[lora] dropout of rows of experts");
+    const auto [place, is_new] = dropped_.try_emplace(x);
+    if (is_new) {
+      const std::string site = weight.group->name + ".lora_dropout";
+      place->second = add_dropout(builder_, x, dropout_, site, site);
+    }
+    return place->second;
   }
 
   // The scale is applied to the narrow result of A.
@@ -141,15 +154,19 @@ class AdapterBuilder {
 
   Graph& graph_;
   ir::GraphBuilder builder_;
+  double dropout_;
   // By the value of the weight, and whether rows are looked up in it: one tensor can be both an
   // embedding and a head.
   std::map<std::pair<ValueId, bool>, Weight> weights_;
   std::map<std::pair<const AdapterGroup*, ValueId>, ValueId> narrow_;  // A x, by what it reads
-  std::map<ValueId, ValueId> sums_;  // by the product without the adapter
+  std::map<ValueId, ValueId> dropped_;  // by the value without dropout
+  std::map<ValueId, ValueId> sums_;     // by the product without the adapter
 };
 
 }  // namespace
 
-void add_adapter(ir::Graph& graph, const Adapter& adapter) { AdapterBuilder(graph, adapter).run(); }
+void add_adapter(ir::Graph& graph, const Adapter& adapter, double dropout) {
+  AdapterBuilder(graph, adapter, dropout).run();
+}
 
 }  // namespace anabatic::model

@@ -218,7 +218,7 @@ std::string peft_config_text(const ModelConfig& config, const std::vector<PeftMo
       {"inference_mode", true},
       {"r", usual.first},
       {"lora_alpha", number(usual.second)},
-      {"lora_dropout", 0.0},
+      {"lora_dropout", config.adapter ? config.adapter->dropout : 0.0},
       {"use_rslora", (experts.group != nullptr ? experts.group : modules.front().groups.front())
                          ->divides_by_root},
       {"use_dora", false},

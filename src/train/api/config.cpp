@@ -75,6 +75,11 @@ void add(Settings& all, const Config::Quantization& quantization) {
   all["quantization.quant_delay"] = values(quantization.quant_delay);
 }
 
+void add(Settings& all, const Config::Dropout& dropout) {
+  all["dropout.residual"] = values(dropout.residual, "auto");
+  all["dropout.embedding"] = values(dropout.embedding, "auto");
+}
+
 void add(Settings& all, const Config::Optimizer& optimizer) {
   all["optimizer.name"] = values(optimizer.name, {"adamw"});
   all["optimizer.learning_rate"] = values(optimizer.learning_rate);
@@ -131,6 +136,7 @@ void add(Settings& all, const Config::Lora& lora) {
   all["lora.alpha"] = values(lora.alpha, "auto");
   all["lora.rslora"] = values(lora.rslora);
   all["lora.share_gate_up"] = values(lora.share_gate_up);
+  all["lora.dropout"] = values(lora.dropout, "auto");
   all["lora.base"] = values(lora.base, {"auto", "int8", "mxfp4"});
   all["lora.from"] = values(lora.from);
 }
@@ -200,6 +206,7 @@ Settings all_settings(const Config& config) {
   add(all, config.train);
   add(all, config.precision);
   add(all, config.quantization);
+  add(all, config.dropout);
   add(all, config.optimizer);
   add(all, config.memory);
   add(all, config.parallel);

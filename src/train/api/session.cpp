@@ -73,6 +73,8 @@ struct Session::Impl {
     model = std::make_unique<train::ModelSession>(run, true);
     run = model->run();
     scaler = train::make_loss_scaler(run);
+    if (const std::string note = train::note_on_dropout(run, model->config()); !note.empty())
+      log_info("{}", note);
     bind();
     write_import_manifest(run, model->load_parameters());
     model->prepare_export();
@@ -152,7 +154,9 @@ struct Session::Impl {
     StepResult result{.step = step + 1, .num_labels = data.unmasked_tokens};
     const train::StepNumbers numbers{.update = scaler.update_of(step + 1),
                                      .learning_rate = learning_rate,
-                                     .loss_scale = scaler.scale()};
+                                     .loss_scale = scaler.scale(),
+                                     .seed = static_cast<std::uint64_t>(run.train.seed),
+                                     .step = step + 1};
     if (train::scales_loss(run)) result.loss_scale = numbers.loss_scale;
     experts.clear();
     const train::StepTotals totals = train::totals_of(data);

@@ -2,6 +2,7 @@
 #include "train/config/lora_keys.h"
 
 #include "train/config/config_key.h"
+#include "train/config/dropout_keys.h"
 
 namespace anabatic::train {
 namespace {
@@ -40,6 +41,7 @@ void add_lora_keys(std::vector<ConfigKey>& keys) {
                          "One down-projection for gate and up of experts, as PEFT has it where "
                          "both are one tensor. false gives each its own.",
                          AT(lora.share_gate_up)));
+  keys.push_back(adapter_dropout_key());
   keys.push_back(
       choice("lora.base",
              "How the frozen weights are held. auto is the dtype of train.precision. int8 "
@@ -67,6 +69,7 @@ void add_lora_problems(const RunConfig& config, std::vector<std::string>& proble
     expect_usual(lora.rslora == usual.rslora, "lora.rslora", lora.rslora);
     expect_usual(lora.share_gate_up == usual.share_gate_up, "lora.share_gate_up",
                  lora.share_gate_up);
+    expect_usual(lora.dropout == usual.dropout, "lora.dropout", lora.dropout);
     expect_usual(lora.base == usual.base, "lora.base", lora.base);
     return;
   }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "io/data/fingerprint.h"
+#include "train/config/dropout_keys.h"
 #include "train/convert/stored_model.h"
 #include "train/ranks/run_mesh.h"
 
@@ -30,11 +31,6 @@ void require_equal_settings(const RunConfig& run, const model::PeftConfig& peft)
   require(lora.alpha == RunConfig::Lora::kUsualAlpha || lora.alpha == peft.alpha, "lora.alpha",
           peft.alpha, lora.alpha);
   require(!lora.rslora || peft.divides_by_root, "lora.rslora", peft.divides_by_root, lora.rslora);
-  if (peft.dropout != 0)
-    throw Unsupported(fmt::format(
-        "[lora] lora.from: {} was trained with lora_dropout {}; training goes without dropout: set "
-        "it to 0 in its {}",
-        lora.from, peft.dropout, model::kAdapterConfig));
 }
 
 void warn_of_gaps(const model::PeftFiles& files, const std::string& directory) {
@@ -45,6 +41,20 @@ void warn_of_gaps(const model::PeftFiles& files, const std::string& directory) {
       "file, such as {}; PEFT drops these silently",
       directory, names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "has" : "have",
       names.front());
+}
+
+// A stack of experts reads rows in an order that changes with the micro-batch, and PEFT's adapters
+// of stacks have no dropout either.
+void require_dropout(const RunConfig& run, const model::Adapter& adapter) {
+  const std::string problem = problem_of_rate(adapter.dropout);
+  ANABATIC_REQUIRE(problem.empty(), "[lora] {}: lora_dropout: {}; lora.dropout overrides it",
+                   run.lora.from, problem);
+  const bool has_experts = std::ranges::any_of(
+      adapter.groups, [](const model::AdapterGroup& group) { return group.num_experts > 0; });
+  ANABATIC_REQUIRE(adapter.dropout == 0 || !has_experts,
+                   "[lora] lora.dropout: expected 0 with adapters of experts, which have no "
+                   "dropout in PEFT either, got {}",
+                   adapter.dropout);
 }
 
 void require_base(const RunConfig& run, const model::ModelConfig& config) {
@@ -82,18 +92,25 @@ std::shared_ptr<const model::Adapter> adapter_of(const RunConfig& run,
     const model::PeftFiles files = adapter_files(run, config);
     if (!run.lora.from.empty()) require_equal_settings(run, files.peft());
     warn_of_gaps(files, directory);
-    return std::make_shared<model::Adapter>(files.adapter());
+    auto adapter = std::make_shared<model::Adapter>(files.adapter());
+    const bool is_usual = run.lora.dropout == RunConfig::kUsualDropout;
+    adapter->dropout = is_usual ? files.peft().dropout : run.lora.dropout;
+    if (!run.lora.from.empty()) require_dropout(run, *adapter);
+    return adapter;
   }
   if (run.lora.targets.empty()) return nullptr;
   const RunConfig::Lora& lora = run.lora;
   const std::int64_t rank = lora.rank == RunConfig::Lora::kUsualRank ? kRank : lora.rank;
   const bool is_usual = lora.alpha == RunConfig::Lora::kUsualAlpha;
-  return std::make_shared<model::Adapter>(
+  auto adapter = std::make_shared<model::Adapter>(
       model::choose_adapter(config, {.targets = lora.targets,
                                      .rank = rank,
                                      .alpha = is_usual ? 2 * static_cast<double>(rank) : lora.alpha,
                                      .divides_by_root = lora.rslora,
                                      .shares_gate_up = lora.share_gate_up}));
+  adapter->dropout = std::max(lora.dropout, 0.0);
+  require_dropout(run, *adapter);
+  return adapter;
 }
 
 void require_weights_of(const model::PeftFiles& files, const std::string& base) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/objective/run_model.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -9,6 +9,7 @@
 #include "model/mtp.h"
 #include "plugin/replace_ops.h"
 #include "train/checkpoint/checkpoint_progress.h"
+#include "train/config/dropout_keys.h"
 #include "train/lora/run_adapter.h"
 #include "train/model_session.h"
 
@@ -52,7 +53,7 @@ ir::Graph forward_graph(const RunConfig& run, const model::ModelConfig& config,
                         const model::BuildOptions& options) {
   ir::Graph graph = model::build_graph(config, options);
   plugin::replace_ops(graph, run.model.replace, plugin::plugin_set(run.model.plugins));
-  if (config.adapter) model::add_adapter(graph, *config.adapter);
+  if (config.adapter) model::add_adapter(graph, *config.adapter, options.dropout.adapter);
   return graph;
 }
 
@@ -102,6 +103,46 @@ double mtp_coef_of(const RunConfig& run, const model::ModelConfig& config) {
 double balance_coef_of(const RunConfig& run, const model::ModelConfig& config) {
   return run.train.balance_coef == RunConfig::Train::kCoefOfModel ? config.router_aux_loss_coef
                                                                   : run.train.balance_coef;
+}
+
+namespace {
+
+// That of the key, or where it is auto what config.json says under another name.
+double rate_of(double key, double of_config, const char* name, const char* field) {
+  if (key != RunConfig::kUsualDropout) return key;
+  const std::string problem = problem_of_rate(of_config);
+  ANABATIC_REQUIRE(problem.empty(), "[config] {}: {}; {} overrides it", field, problem, name);
+  return of_config;
+}
+
+}  // namespace
+
+model::Dropout dropout_of(const RunConfig& run, const model::ModelConfig& config) {
+  if (trains_on_pairs(run)) return {};
+  return {.residual = rate_of(run.dropout.residual, config.dropout.residual, "dropout.residual",
+                              "resid_pdrop"),
+          .embedding = rate_of(run.dropout.embedding, config.dropout.embedding, "dropout.embedding",
+                               "embd_pdrop"),
+          .adapter = trains_adapter(run) && config.adapter ? config.adapter->dropout : 0};
+}
+
+std::string note_on_dropout(const RunConfig& run, const model::ModelConfig& config) {
+  if (trains_on_pairs(run)) return "";
+  const model::Dropout rates = dropout_of(run, config);
+  std::vector<std::string> parts;
+  const auto add = [&](const char* name, double rate, double key, const char* source) {
+    if (rate > 0)
+      parts.push_back(
+          fmt::format("{} {}{}", name, rate, key == RunConfig::kUsualDropout ? source : ""));
+  };
+  add("dropout.residual", rates.residual, run.dropout.residual, " (config.json)");
+  add("dropout.embedding", rates.embedding, run.dropout.embedding, " (config.json)");
+  add("lora.dropout", rates.adapter, run.lora.dropout, " (lora.from)");
+  if (config.attention_dropout > 0)
+    parts.push_back(fmt::format("none of attention's probabilities, for which config.json has {}",
+                                config.attention_dropout));
+  if (parts.empty()) return "";
+  return fmt::format("dropout in training: {}", fmt::join(parts, ", "));
 }
 
 double router_bias_rate_of(const RunConfig& run, const model::ModelConfig& config) {

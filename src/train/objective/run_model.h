@@ -29,10 +29,15 @@ void note_replaced_ops(const RunConfig& run);
 // What the keys' `auto` stands for.
 double mtp_coef_of(const RunConfig& run, const model::ModelConfig& config);
 double balance_coef_of(const RunConfig& run, const model::ModelConfig& config);
+model::Dropout dropout_of(const RunConfig& run, const model::ModelConfig& config);
 double router_bias_rate_of(const RunConfig& run, const model::ModelConfig& config);
 
 // Whether a loss or the bias rule balances experts in training; true without experts.
 bool balances_experts(const RunConfig& run, const model::ModelConfig& config);
+
+// What training drops, by which keys, and what it does not; empty where files and keys say 0,
+// and for pairs.
+std::string note_on_dropout(const RunConfig& run, const model::ModelConfig& config);
 
 // What the balance loss counts, where transformers' counts something else than what was chosen;
 // empty where it does not.

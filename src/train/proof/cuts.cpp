@@ -114,6 +114,7 @@ class Comparison {
     request.build.balance_loss = model::BalanceLoss::kNone;
     request.build.balance_coef = request.build.z_loss_coef = 0;
     request.build.with_weights = true;
+    request.build.dropout = {};
     request.with_update = request.is_of_ranks = request.as_trained = false;
     request.micro_batches = static_cast<std::int64_t>(micro_batches);
     std::unique_ptr<BoundProgram> program = session_.bind(request);

@@ -68,6 +68,7 @@ std::vector<Gradients> gradients_in(RunConfig run, const std::string& precision,
   ModelSession::CompileRequest request = training_request(session.run(), session.config());
   request.name = "precision_" + precision;
   request.build.num_tokens = std::ssize(batches.front().tokens);
+  request.build.dropout = {};
   request.with_update = request.is_of_ranks = false;
   request.micro_batches = 1;
   const std::unique_ptr<BoundProgram> program = session.bind(request);

@@ -37,6 +37,7 @@ RankStep::RankStep(const RunConfig& run, ModelSession& session, BoundProgram& pr
       session_(session),
       program_(program),
       scaler_(scaler),
+      data_rank_(rank.rank()),
       expert_counts_(program),
       expert_room_(program),
       leaves_(kNumSums * static_cast<std::size_t>(program.compiled.program.leaves)),
@@ -109,13 +110,22 @@ void RankStep::compare_states(std::int64_t first_step) {
       differing);
 }
 
+// Ranks take equal parts of a step, in their order.
+std::int64_t RankStep::first_row_of(const io::StepBatch& batch) const {
+  const auto tokens = std::ssize(batch.micro_batches.front().tokens);
+  return data_rank_ * std::ssize(batch.micro_batches) * tokens;
+}
+
 void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepHooks& hooks) {
   watch_.begin();
   const StepTotals totals = sums_.totals(batch);
   const bool has_labels = totals.unmasked_tokens > 0;
   const StepNumbers numbers{.update = scaler_.update_of(metrics.step),
                             .learning_rate = metrics.learning_rate,
-                            .loss_scale = scaler_.scale()};
+                            .loss_scale = scaler_.scale(),
+                            .seed = static_cast<std::uint64_t>(run_.train.seed),
+                            .step = metrics.step,
+                            .first_row = first_row_of(batch)};
   if (scales_loss(run_)) metrics.loss_scale = numbers.loss_scale;
   metrics.tokens = totals.unmasked_tokens;
   expert_counts_.clear();

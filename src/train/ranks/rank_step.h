@@ -67,10 +67,13 @@ class RankStep {
   std::string first_overflow(const io::StepBatch& batch, const StepTotals& totals,
                              const StepNumbers& numbers);
 
+  std::int64_t first_row_of(const io::StepBatch& batch) const;
+
   const RunConfig& run_;
   ModelSession& session_;
   BoundProgram& program_;
   LossScaler& scaler_;
+  std::int64_t data_rank_;
   ExpertCounts expert_counts_;
   ExpertRoom expert_room_;
   std::vector<double> leaves_;  // sums of each leaf

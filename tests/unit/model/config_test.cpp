@@ -310,16 +310,12 @@ TEST(Config, ReadsGpt2ByItsOwnNames) {
       24);
 }
 
-TEST(Config, WarnsOnceOfDropout) {
-  const auto said = [](const char* rates) {
-    std::string text;
-    const LogScope scope([&](Severity, const std::string& line) { text += line + '\n'; });
-    config_from(std::string(R"({"model_type": "gpt2", "resid_pdrop": 0, )") + rates + "}");
-    return text;
-  };
-  EXPECT_EQ(said(R"("embd_pdrop": 0.0, "attn_pdrop": 0)"), "");
-  EXPECT_EQ(said(R"("embd_pdrop": 0.25)"),
-            "[config] embd_pdrop 0.25, attn_pdrop 0.1: training goes without dropout\n");
+TEST(Config, GivesGpt2TheRatesOfItsDropout) {
+  const ModelConfig config = config_from(R"({"model_type": "gpt2", "resid_pdrop": 0,
+                                             "embd_pdrop": 0.25})");
+  EXPECT_EQ(config.dropout.residual, 0);
+  EXPECT_EQ(config.dropout.embedding, 0.25);
+  EXPECT_EQ(config.attention_dropout, 0.1) << "as in transformers, where the file has none";
 }
 
 TEST(Config, GivesErnieItsBiases) {
