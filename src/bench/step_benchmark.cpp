@@ -44,6 +44,7 @@ struct Gradients {
     const io::StepBatch batch = train::random_step(run, session.config(), 0);
     train::set_step_inputs(*program, batch, train::totals_of(batch), {});
     program->set_batch(batch.micro_batches[0]);
+    train::set_dropout_draws(*program, {}, batch.micro_batches[0], 0);
     program->run_alone(spec::Action::kForward);
     program->run_alone(spec::Action::kBackward);
   }

@@ -260,6 +260,8 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
   if (planned.config.adapter)
     out += fmt::format("adapter      {} parameters, next to weights held as lora.base: {}\n",
                        planned.config.adapter->num_elements(), run.lora.base);
+  if (const std::string dropout = train::dropout_to_string(run, planned.config); !dropout.empty())
+    out += fmt::format("dropout      {}\n", dropout);
   out += fmt::format("memory       predicted peak {} of {} available, of which\n{}",
                      format_bytes(planned.memory.peak_bytes), format_bytes(planned.available_bytes),
                      train::to_string(planned.memory));

@@ -152,8 +152,8 @@ struct Trainer::Impl {
                         .num_samples = dataset.num_samples()});
     if (const std::string note = note_on_balance_loss(run, session.config()); !note.empty())
       say("{}", note);
-    if (const std::string note = note_on_dropout(run, session.config()); !note.empty())
-      say("{}", note);
+    if (const std::string dropout = dropout_to_string(run, session.config()); !dropout.empty())
+      say("dropout in training: {}", dropout);
     if (!balances_experts(run, session.config()))
       say("nothing balances the experts: train.balance_coef is 0 or train.balance_loss none, and "
           "train.router_bias_update_rate is 0");

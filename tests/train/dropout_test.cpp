@@ -98,15 +98,15 @@ TEST(DropoutTraining, StandsAheadOfEachResidualSumAndBehindTheEmbedding) {
 TEST(DropoutTraining, SaysAtItsStartWhatItDrops) {
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path(), kGpt2 + R"(, "embd_pdrop": 0)");
-  EXPECT_EQ(note_on_dropout(run, load_run_model(run)),
-            "dropout in training: dropout.residual 0.1 (config.json), none of attention's "
+  EXPECT_EQ(dropout_to_string(run, load_run_model(run)),
+            "dropout.residual 0.1 (config.json), none of attention's "
             "probabilities, for which config.json has 0.1");
   run.dropout = {.residual = 0, .embedding = 0.5};
-  EXPECT_THAT(note_on_dropout(run, load_run_model(run)),
-              HasSubstr(": dropout.embedding 0.5, none"));
+  EXPECT_THAT(dropout_to_string(run, load_run_model(run)),
+              HasSubstr("dropout.embedding 0.5, none"));
   const TemporaryDirectory other;
   run = tiny_run(other.path());
-  EXPECT_EQ(note_on_dropout(run, load_run_model(run)), "");
+  EXPECT_EQ(dropout_to_string(run, load_run_model(run)), "");
 }
 
 TEST(DropoutTraining, HasEqualBitsHoweverItIsPlanned) {
@@ -291,7 +291,7 @@ TEST(DropoutTraining, HasNoneForPairs) {
   run.train.objective = "dpo";
   const model::Dropout rates = dropout_of(run, model::load_config(run.model.path));
   EXPECT_EQ(rates.residual + rates.embedding + rates.adapter, 0);
-  EXPECT_EQ(note_on_dropout(run, model::load_config(run.model.path)), "");
+  EXPECT_EQ(dropout_to_string(run, model::load_config(run.model.path)), "");
   run.dropout.residual = 0.1;
   run.lora.targets = {"attention"};
   run.lora.dropout = 0.2;

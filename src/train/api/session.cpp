@@ -73,8 +73,9 @@ struct Session::Impl {
     model = std::make_unique<train::ModelSession>(run, true);
     run = model->run();
     scaler = train::make_loss_scaler(run);
-    if (const std::string note = train::note_on_dropout(run, model->config()); !note.empty())
-      log_info("{}", note);
+    if (const std::string dropout = train::dropout_to_string(run, model->config());
+        !dropout.empty())
+      log_info("dropout in training: {}", dropout);
     bind();
     write_import_manifest(run, model->load_parameters());
     model->prepare_export();

@@ -126,7 +126,7 @@ model::Dropout dropout_of(const RunConfig& run, const model::ModelConfig& config
           .adapter = trains_adapter(run) && config.adapter ? config.adapter->dropout : 0};
 }
 
-std::string note_on_dropout(const RunConfig& run, const model::ModelConfig& config) {
+std::string dropout_to_string(const RunConfig& run, const model::ModelConfig& config) {
   if (trains_on_pairs(run)) return "";
   const model::Dropout rates = dropout_of(run, config);
   std::vector<std::string> parts;
@@ -141,8 +141,7 @@ std::string note_on_dropout(const RunConfig& run, const model::ModelConfig& conf
   if (config.attention_dropout > 0)
     parts.push_back(fmt::format("none of attention's probabilities, for which config.json has {}",
                                 config.attention_dropout));
-  if (parts.empty()) return "";
-  return fmt::format("dropout in training: {}", fmt::join(parts, ", "));
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 double router_bias_rate_of(const RunConfig& run, const model::ModelConfig& config) {

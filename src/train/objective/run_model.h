@@ -35,9 +35,9 @@ double router_bias_rate_of(const RunConfig& run, const model::ModelConfig& confi
 // Whether a loss or the bias rule balances experts in training; true without experts.
 bool balances_experts(const RunConfig& run, const model::ModelConfig& config);
 
-// What training drops, by which keys, and what it does not; empty where files and keys say 0,
-// and for pairs.
-std::string note_on_dropout(const RunConfig& run, const model::ModelConfig& config);
+// What training drops, by which keys, and what it does not, as "dropout.residual 0.1
+// (config.json)". Empty where files and keys say 0, and for pairs.
+std::string dropout_to_string(const RunConfig& run, const model::ModelConfig& config);
 
 // What the balance loss counts, where transformers' counts something else than what was chosen;
 // empty where it does not.
