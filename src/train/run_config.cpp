@@ -211,8 +211,8 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
              "of trained matrices in int8 and all else in bf16, in training and its validations; "
              "elsewhere it is bf16.",
              {"auto", "bf16", "fp32", "int8"}, AT(train.precision)));
-  keys.push_back(
-      integer("train.seed", "Seed of random weights and of shuffling.", 0, AT(train.seed)));
+  keys.push_back(integer("train.seed", "Seed of random weights, of shuffling and of dropout.", 0,
+                         AT(train.seed)));
   keys.push_back(
       string("train.output", "Directory for checkpoints, metrics and logs.", AT(train.output)));
   keys.push_back(choice("train.resume",

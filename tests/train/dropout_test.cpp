@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "ir/op_schema.h"
 #include "support/error_message.h"
 #include "support/plan_changes.h"
 #include "support/planned_run.h"
@@ -93,6 +94,26 @@ TEST(DropoutTraining, StandsAheadOfEachResidualSumAndBehindTheEmbedding) {
   EXPECT_EQ(sites_of(gpt2), (std::map<std::string, double>{{"embedding.dropout", 0.25}}));
   gpt2.dropout.embedding = 0;
   EXPECT_EQ(sites_of(gpt2), (std::map<std::string, double>{}));
+}
+
+// The ops of a step but dropout, with how often each is there.
+std::map<std::string, int> other_ops_of(const RunConfig& run) {
+  std::map<std::string, int> ops;
+  for (const ir::Node& node : anabatic::testing::plan_of(run).budgeted.plan.training.graph.nodes)
+    if (node.op->name != "dropout") ++ops[ir::op_and_form(node)];
+  return ops;
+}
+
+TEST(DropoutTraining, LosesNoFusion) {
+  for (const std::string& extra : {std::string(), kGpt2})
+    for (const char* precision : {"bf16", "int8"}) {
+      const TemporaryDirectory folder;
+      RunConfig run = dropout_run(folder.path(), extra);
+      run.train.precision = precision;
+      const std::map<std::string, int> ops = other_ops_of(run);
+      run.dropout = {.residual = 0, .embedding = 0};
+      EXPECT_EQ(other_ops_of(run), ops) << extra << ", " << precision;
+    }
 }
 
 TEST(DropoutTraining, SaysAtItsStartWhatItDrops) {
@@ -321,6 +342,26 @@ TEST(DropoutOfAdapters, IsSharedByProductsOfTheSameRowsAndKeptInFiles) {
   EXPECT_EQ(sites_of(run).begin()->second, 0.5);
   run.lora.dropout = 0;
   EXPECT_TRUE(sites_of(run).empty());
+}
+
+TEST(DropoutOfAdapters, IsOfWhatAReadsAlone) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.lora.targets = {"attention", "router", "embedding", "head"};
+  const ir::Graph graph =
+      forward_graph(run, load_run_model(run), {.num_tokens = 8, .dropout = {.adapter = 0.25}});
+  const auto is_of = [&](ir::ValueId value, std::string_view what) {
+    return text(graph.value(value).name).find(what) != std::string_view::npos;
+  };
+  int num_dropped = 0;
+  for (const ir::Node& node : graph.nodes)
+    if (node.op->name == "linear") {
+      EXPECT_EQ(is_of(node.inputs[0], "lora_dropout"), is_of(node.inputs[1], "lora_A"));
+      num_dropped += is_of(node.inputs[0], "lora_dropout") ? 1 : 0;
+    } else {
+      for (const ir::ValueId input : node.inputs) EXPECT_FALSE(is_of(input, "lora_dropout"));
+    }
+  EXPECT_EQ(num_dropped, 2 * 5 + 1) << "q, k, v, o and the router of two layers, and the head";
 }
 
 TEST(DropoutOfAdapters, IsRefusedForExperts) {
