@@ -127,7 +127,7 @@ struct Config {
     // matrices in int8 and all else in bf16, in training and its validations; elsewhere it is bf16.
     enum class Precision { kAuto, kBf16, kFp32, kInt8 };
     Precision precision = Precision::kAuto;
-    // Seed of random weights and of shuffling. Allowed: >= 0.
+    // Seed of random weights, of shuffling and of dropout. Allowed: >= 0.
     std::int64_t seed = 0;
     // Directory for checkpoints, metrics and logs.
     std::string output{};
