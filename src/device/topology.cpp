@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/topology.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <hwloc.h>
 
 #include <algorithm>
@@ -26,12 +29,21 @@ std::string cpu_model() {
   return "unknown";
 }
 
+#if defined(__x86_64__)
+// clang 14 has no __builtin_cpu_supports of it.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 // In the order of ANABATIC_MAX_ISA: each set needs those before it.
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> found;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  // Kernels of this set use F16C, too, which every CPU with AVX2 has.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");

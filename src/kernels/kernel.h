@@ -68,6 +68,8 @@ struct Kernel {
 // Rows of all ops, in alphabetical order of ops; for one op the best first.
 std::span<const Kernel> ref_table();
 std::span<const Kernel> cpu_table();
+// Rows of cpu_table for ops with f16 operands, by way of f32 (cpu/widened/widened_rows.h).
+std::span<const Kernel> cpu_widened_table();
 
 // The table of a device, whose rows its name begins: "cpu:". Ref's rows run on every device.
 struct DeviceTable {

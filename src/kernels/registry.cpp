@@ -6,7 +6,8 @@
 namespace anabatic::kernels {
 
 std::span<const DeviceTable> device_tables() {
-  static constexpr std::array<DeviceTable, 2> kTables{{{"cpu", cpu_table}, {"ref", ref_table}}};
+  static constexpr std::array<DeviceTable, 3> kTables{
+      {{"cpu", cpu_table}, {"cpu", cpu_widened_table}, {"ref", ref_table}}};
   return kTables;
 }
 

@@ -15,7 +15,10 @@ std::vector<TensorType> infer_cast(ir::Types inputs, const spec::Attributes& att
   const std::string& rounding = check.string("rounding");
   if (rounding != "even" && rounding != "half_away")
     check.fail("expected rounding 'even' or 'half_away', got '" + rounding + "'");
-  return {with_dtype(*x.type, check.dtype("dtype"))};
+  const DType dtype = check.dtype("dtype");
+  if (dtype == DType::kFloat16 && rounding != "even")
+    check.fail("expected rounding 'even' to f16, got '" + rounding + "'");
+  return {with_dtype(*x.type, dtype)};
 }
 
 ir::Gradients cast_gradient(ir::GraphBuilder& builder, const ir::Node& node,

@@ -15,7 +15,8 @@ namespace anabatic::ops {
 namespace {
 
 bool is_floating(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat64;
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16 ||
+         dtype == DType::kFloat64;
 }
 
 std::string described(const Operand& operand) {
@@ -69,7 +70,8 @@ Operand Check::input(int i, std::string_view name, int ndim) const {
 Operand Check::floating(int i, std::string_view name, int ndim) const {
   const Operand operand = input(i, name, ndim);
   if (!is_floating(operand.dtype()))
-    fail(fmt::format("expected {} to be f32, bf16 or f64, got {}", name, to_string(*operand.type)));
+    fail(fmt::format("expected {} to be f32, bf16, f16 or f64, got {}", name,
+                     to_string(*operand.type)));
   return operand;
 }
 
@@ -271,7 +273,7 @@ DType Check::dtype(std::string_view key) const {
   const std::string& name = string(key);
   const auto dtype = dtype_from_string(name);
   if (!dtype || !is_floating(*dtype))
-    fail(fmt::format("expected '{}' to be f32, bf16 or f64, got '{}'", key, name));
+    fail(fmt::format("expected '{}' to be f32, bf16, f16 or f64, got '{}'", key, name));
   return *dtype;
 }
 

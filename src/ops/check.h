@@ -36,12 +36,12 @@ class Check {
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
   const spec::Attributes& attributes() const { return attributes_; }
 
-  // Input i as f32, bf16 or f64.
+  // Input i as f32, bf16, f16 or f64.
   Operand floating(int i, std::string_view name, int ndim = kAnyNdim) const;
   // Input i as f32; f64 stands for it in finite differences.
   Operand wide(int i, std::string_view name, int ndim = kAnyNdim) const;
   Operand i32(int i, std::string_view name, int ndim) const;
-  // Input i as f32, bf16, f64 or i32: for ops that move elements.
+  // Input i as f32, bf16, f16, f64 or i32: for ops that move elements.
   Operand floating_or_i32(int i, std::string_view name, int ndim = kAnyNdim) const;
   // Input i is quantised; `in_int8`: a row-major matrix, or a stack, in int8, with a scale in bf16
   // for each block of a row.
@@ -91,7 +91,7 @@ class Check {
   std::int64_t slices() const { return has("slices") ? positive_int("slices") : 1; }
   bool flag(std::string_view key) const;
   const std::string& string(std::string_view key) const;
-  // f32, bf16 or f64.
+  // f32, bf16, f16 or f64.
   DType dtype(std::string_view key) const;
   DType dtype_or(std::string_view key, DType fallback) const;
   bool has(std::string_view key) const { return attributes_.find(key) != attributes_.end(); }

@@ -28,6 +28,10 @@ std::optional<DType> dtype_from_string(std::string_view text);
 struct BFloat16 {
   std::uint16_t bits;
 };
+// IEEE 754 binary16. Its conversions are those of tensor/half.h.
+struct Float16 {
+  std::uint16_t bits;
+};
 
 inline float to_float(BFloat16 value) {
   return std::bit_cast<float>(std::uint32_t{value.bits} << 16);

@@ -5,8 +5,8 @@
 //   panels             [ceil(N/16)][ceil(K/u)][16][u]   columns n, depth k: x · Wᵀ
 //   panels_transposed  [ceil(K/16)][ceil(N/u)][16][u]   columns k, depth n: dy · W
 //
-// u is 2 for elements of 16 bits, 4 for int8 (what a product multiplies at once along the depth is
-// one word), else 1. Padding beyond N and K is zero. The shape of a packed type stays that of the
+// u is 2 for bf16 and u16, 4 for int8 (what a product multiplies at once along the depth is one
+// word), else 1. Padding beyond N and K is zero. The shape of a packed type stays that of the
 // matrix.
 #pragma once
 #include "base/rounding.h"

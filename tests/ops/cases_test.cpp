@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>  // program_invocation_short_name
 #include <filesystem>
 #include <optional>
 #include <set>
 #include <vector>
 
+#include "kernels/cpu/widened/widened_rows.h"
 #include "ops/kernel_runner.h"
 #include "ops/table.h"
 #include "support/comparator.h"
@@ -25,6 +27,12 @@ const std::filesystem::path kCases = ANABATIC_SOURCE_DIR "/tests/ops/cases";
 
 // A planner's node, never a kernel call.
 constexpr std::string_view kNoKernel = "accumulate";
+
+bool has_f16(const OpCall& call) {
+  const auto is_f16 = [](const TensorType& type) { return type.dtype == DType::kFloat16; };
+  return std::ranges::any_of(call.inputs, is_f16, &Values::type) ||
+         std::ranges::any_of(call.outputs, is_f16);
+}
 
 bool holds(const std::vector<int>& list, std::size_t i) {
   return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
@@ -99,6 +107,7 @@ class OpCases : public ::testing::TestWithParam<std::string> {
   // Rows of larger matrices that others have begun, and results in bf16, are assigned.
   bool accumulates(const OpCall& call) const {
     return schema_->can_accumulate && call.outputs[0].dtype != DType::kBFloat16 &&
+           call.outputs[0].dtype != DType::kFloat16 &&
            (schema_->must_alias == nullptr || schema_->must_alias(call.attributes).empty());
   }
 
@@ -227,6 +236,8 @@ TEST_P(OpCases, SkipOnlyWhatTheCaseFileStates) {
   for_calls(Regime::kBounded, [&](const OpCall& call, const CaseLine&, std::uint64_t,
                                   const std::string& where) {
     for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
+      // Rows of a table are for f16 or for the others; the next test asks for the former.
+      if (kernels::cpu::is_widened(kernel->name) || has_f16(call)) continue;
       const kernels::Support here = supports(*kernel, call);
       const kernels::Support anywhere = supports_on_any_machine(*kernel, call);
       num_skips += anywhere ? 0 : 1;
@@ -237,6 +248,26 @@ TEST_P(OpCases, SkipOnlyWhatTheCaseFileStates) {
   });
   for (const std::string& reason : reasons) fmt::print("{}\n", reason);
   EXPECT_EQ(num_skips, file_.num_skips) << "state it as @skips in cases/" << file_.op << ".txt";
+}
+
+// Calls with f16 are no calls of `ref`. No run has these operands in f16, nor quantised ones next
+// to it.
+TEST_P(OpCases, HaveARowOfTheCpuForF16) {
+  constexpr std::array kNeverInF16 = {"cross_entropy", "exchange_rows", "label_log_probabilities",
+                                      "sum_squares", "sum_squares_of_parts"};
+  if (std::ranges::find(kNeverInF16, file_.op) != kNeverInF16.end()) return;
+  const auto has_quantized = [](const OpCall& call) {
+    return std::ranges::any_of(call.inputs, &TensorType::is_quantized, &Values::type) ||
+           std::ranges::any_of(call.outputs, &TensorType::is_quantized);
+  };
+  for_calls(Regime::kBounded,
+            [&](const OpCall& call, const CaseLine&, std::uint64_t, const std::string& where) {
+              if (!has_f16(call) || has_quantized(call)) return;
+              const auto rows = kernels::candidates(call.op);
+              EXPECT_TRUE(std::ranges::any_of(rows, [&](const kernels::Kernel* row) {
+                return !is_reference(*row) && supports(*row, call);
+              })) << where;
+            });
 }
 
 TEST_P(OpCases, StateTheTypesThatTheOpInfers) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/tolerance.h"
+#include "tensor/half.h"
 
 namespace anabatic::testing {
 namespace {
@@ -27,6 +28,7 @@ std::int64_t ordered_bits(double value, DType dtype) {
   }
   if (dtype == DType::kBFloat16)
     return ordered(to_bfloat16(static_cast<float>(value)).bits, 0x8000);
+  if (dtype == DType::kFloat16) return ordered(to_float16(static_cast<float>(value)).bits, 0x8000);
   if (dtype == DType::kFloat32)
     return ordered(std::bit_cast<std::uint32_t>(static_cast<float>(value)), 0x80000000ll);
   return static_cast<std::int64_t>(value);
@@ -50,8 +52,11 @@ Comparison fail(const std::string& text, const CompareOptions& options) {
 // The numbers have one dtype; `what` names them in the report.
 Comparison check_zeros(std::span<const double> got, std::span<const double> want, DType dtype,
                        std::string_view what, const CompareOptions& options) {
-  // Values below the normal numbers count as zeroes: kernels may flush them.
-  const double smallest = is_float(dtype) ? kSmallestNormal : 0;
+  // Values below the normal numbers count as zeroes: kernels may flush them. So do those that f16
+  // rounds to 0.
+  const double smallest = dtype == DType::kFloat16 ? kHalfStep
+                          : is_float(dtype)        ? kSmallestNormal
+                                                   : 0;
   std::size_t nonzero_wants = 0, lost = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
     const bool nonzero = std::abs(want[i]) > smallest;

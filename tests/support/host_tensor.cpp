@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/half.h"
 #include "tensor/panels.h"
 
 namespace anabatic::testing {
@@ -91,6 +92,8 @@ double HostTensor::get(std::int64_t i) const {
       return *reinterpret_cast<float*>(at.data);
     case DType::kBFloat16:
       return to_float(*reinterpret_cast<BFloat16*>(at.data));
+    case DType::kFloat16:
+      return to_float(*reinterpret_cast<Float16*>(at.data));
     case DType::kInt32:
       return *reinterpret_cast<std::int32_t*>(at.data);
     case DType::kUInt16:
@@ -120,6 +123,9 @@ void HostTensor::set(std::int64_t i, double value) {
       return;
     case DType::kBFloat16:
       *reinterpret_cast<BFloat16*>(at.data) = to_bfloat16(static_cast<float>(value));
+      return;
+    case DType::kFloat16:
+      *reinterpret_cast<Float16*>(at.data) = to_float16(static_cast<float>(value));
       return;
     case DType::kInt32:
       *reinterpret_cast<std::int32_t*>(at.data) = static_cast<std::int32_t>(value);
@@ -192,7 +198,8 @@ DType dtype_at(const TensorType& type, std::size_t i) {
 }
 
 bool is_float(DType dtype) {
-  return dtype == DType::kFloat64 || dtype == DType::kFloat32 || dtype == DType::kBFloat16;
+  return dtype == DType::kFloat64 || dtype == DType::kFloat32 || dtype == DType::kBFloat16 ||
+         dtype == DType::kFloat16;
 }
 
 TensorType with_dtype(TensorType type, DType dtype) {

@@ -157,6 +157,8 @@ double unit_roundoff(DType dtype) {
       return 0x1.0p-24;
     case DType::kBFloat16:
       return 0x1.0p-8;
+    case DType::kFloat16:
+      return 0x1.0p-11;
     default:
       return 0;
   }
@@ -195,15 +197,17 @@ std::vector<std::vector<double>> output_tolerances(const OpCall& given,
     for (std::size_t i = 0; i < tolerance.size(); ++i) {
       const DType dtype = dtype_at(call.outputs[o], i);
       const double want = std::isfinite(wants[o].data[i]) ? wants[o].data[i] : 0.0;
-      // A rounding to bf16 goes by way of f32, hence the second unit.
+      // A rounding to 16 bits goes by way of f32, hence the second unit.
       double roundoff = bounds[o].num_roundings * unit_roundoff(dtype);
-      if (dtype == DType::kBFloat16) roundoff += unit_roundoff(DType::kFloat32);
+      if (dtype == DType::kBFloat16 || dtype == DType::kFloat16)
+        roundoff += unit_roundoff(DType::kFloat32);
       tolerance[i] += roundoff * (std::abs(want) + tolerance[i]);
       if (!before.empty())
         tolerance[i] += kLinearConstant *
                         (gamma(bounds[o].num_additions, DType::kFloat32) + unit_roundoff(dtype)) *
                         (std::abs(before[o].data[i]) + std::abs(want));
       if (is_float(dtype)) tolerance[i] += kSmallestNormal;
+      if (dtype == DType::kFloat16) tolerance[i] += bounds[o].num_roundings * kHalfStep;
     }
     tolerances.push_back(std::move(tolerance));
   }

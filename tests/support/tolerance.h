@@ -15,8 +15,11 @@ inline constexpr double kZeroTrust = 0.3;
 
 // The smallest normal f32 and bf16; kernels may flush smaller values to zero.
 inline constexpr double kSmallestNormal = 0x1.0p-126;
+// Half of the step of subnormal f16, which kernels keep: the largest error of one rounding there.
+inline constexpr double kHalfStep = 0x1.0p-25;
 
-// Largest relative error of one rounding to nearest: 2^-53, 2^-24, 2^-8; 0 for integers.
+// Largest relative error of one rounding to nearest: 2^-53, 2^-24, 2^-8 of bf16 and 2^-11 of f16; 0
+// for integers.
 double unit_roundoff(DType dtype);
 
 // γ_K = K·u / (1 - K·u), u the unit roundoff of the accumulating dtype.

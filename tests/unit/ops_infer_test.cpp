@@ -64,11 +64,11 @@ TEST(Infer, LinearNamesWhatDoesNotFit) {
   EXPECT_THAT(error_of("linear", {"f32[6,8]", "f32[5,8]", "f32[6]"}),
               HasSubstr("dimension 0 of bias"));
   EXPECT_THAT(error_of("linear", {"i32[6,8]", "f32[5,8]"}),
-              HasSubstr("expected x to be f32, bf16 or f64, got i32[6,8]"));
+              HasSubstr("expected x to be f32, bf16, f16 or f64, got i32[6,8]"));
   EXPECT_THAT(error_of("linear", {"f32[6,8]", "f32[5,8]"}, {{"output_dtyp", "f32"}}),
               HasSubstr("unknown attribute 'output_dtyp' = \"f32\"; did you mean 'output_dtype'?"));
   EXPECT_THAT(error_of("linear", {"f32[6,8]", "f32[5,8]"}, {{"output_dtype", "i32"}}),
-              HasSubstr("expected 'output_dtype' to be f32, bf16 or f64, got 'i32'"));
+              HasSubstr("expected 'output_dtype' to be f32, bf16, f16 or f64, got 'i32'"));
 }
 
 TEST(Infer, AddTakesTwoOfOneType) {

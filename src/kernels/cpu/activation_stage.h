@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What linear_activation.cpp does with a block of products while it is in cache, one variant an
-// instruction set. Values are f32 or bf16 as they stand; strides are in elements.
+// instruction set. Values are f32 or bf16 as they stand, or f16; strides are in elements.
 #pragma once
 #include <cstdint>
 
@@ -41,13 +41,14 @@ struct CodesBlock {
   std::int64_t scales_stride, scale_columns, columns_before;
 };
 
-// dgate, dup from dh; h (null: none) as ActivationBlock has it. partials (null: none): the s-th
-// `segment` columns of row r give Σ dh · activation(gate, up) to partials[r · partial_stride + s].
-// A segment is a multiple of 32. gate_codes, up_codes (null: none): int8 values of gate and up.
-// Each row of them is dequantised into its x just before it is used.
+// dgate, dup from dh, all three of gradient_dtype; h (null: none) as ActivationBlock has it.
+// partials (null: none): the s-th `segment` columns of row r give Σ dh · activation(gate, up) to
+// partials[r · partial_stride + s]. A segment is a multiple of 32. gate_codes, up_codes (null:
+// none): int8 values of gate and up. Each row of them is dequantised into its x just before it is
+// used.
 struct ActivationGradientBlock {
   spec::Activation activation;
-  DType dtype;
+  DType dtype, gradient_dtype;
   std::int64_t rows, columns;
   const std::byte* dh;
   std::int64_t dh_stride;

@@ -65,4 +65,13 @@ inline void with_float_type(DType dtype, Body&& body) {
     body(static_cast<float*>(nullptr));
 }
 
+// The same of f16, too.
+template <class Body>
+inline void with_any_float_type(DType dtype, Body&& body) {
+  if (dtype == DType::kFloat16)
+    body(static_cast<Float16*>(nullptr));
+  else
+    with_float_type(dtype, body);
+}
+
 }  // namespace anabatic::kernels::cpu

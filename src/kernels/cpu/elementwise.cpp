@@ -157,19 +157,16 @@ void sum_leaves(const Arguments& args) {
 void cast(const Arguments& args) {
   const TensorView &from = args.inputs[0], &to = args.outputs[0];
   const bool half_away = spec::get_string(*args.attributes, "rounding") == "half_away";
-  with_float_type(from.type->dtype, [&]<class X>(X*) {
+  with_any_float_type(from.type->dtype, [&]<class X>(X*) {
     const X* x = from.as<const X>();
-    if (to.type->dtype == DType::kFloat32) {
-      float* y = to.as<float>();
+    if (half_away && to.type->dtype == DType::kBFloat16)
+      return for_elements(args, size(to), [=, y = to.as<BFloat16>()](std::int64_t i, int n) {
+        store_half_away(y + i, load(x + i, n), n);
+      });
+    with_any_float_type(to.type->dtype, [&]<class Y>(Y*) {
+      Y* y = to.as<Y>();
       for_elements(args, size(to), [=](std::int64_t i, int n) { store(y + i, load(x + i, n), n); });
-      return;
-    }
-    BFloat16* y = to.as<BFloat16>();
-    if (half_away)
-      for_elements(args, size(to),
-                   [=](std::int64_t i, int n) { store_half_away(y + i, load(x + i, n), n); });
-    else
-      for_elements(args, size(to), [=](std::int64_t i, int n) { store(y + i, load(x + i, n), n); });
+    });
   });
 }
 

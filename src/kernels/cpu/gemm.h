@@ -45,7 +45,7 @@ inline constexpr int kNoFallback = 128;
 // depth to the next.
 struct Matrix {
   const std::byte* data = nullptr;
-  DType dtype = DType::kFloat32;  // f32 or bf16
+  DType dtype = DType::kFloat32;  // f32, bf16 or f16
   std::int64_t row_stride = 0, column_stride = 1;
   bool is_packed = false;
   // Above 0 for a quantised B, whose values are bf16: so many elements of a line share a scale. A
@@ -88,7 +88,7 @@ struct Gemm {
   Matrix a, b;
   const float* bias = nullptr;
   std::byte* c = nullptr;
-  DType c_dtype = DType::kFloat32;   // bf16 is rounded once, half to even
+  DType c_dtype = DType::kFloat32;   // bf16 and f16 are rounded once, half to even
   std::int64_t c_stride = 0;         // from row to row; 16 in panels
   std::int64_t c_panel_stride = 16;  // from one 16 columns to the next
   std::int64_t c_column_step = 1;    // from column to column; c_panel_stride is 16 of them

@@ -21,6 +21,9 @@ struct Avx2 {
 
   static Vector zero() { return _mm256_setzero_ps(); }
   static Packed load(const float* from) { return _mm256_load_ps(from); }
+  static Packed load(const Float16* from) {
+    return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+  }
   // The first and the second elements of eight pairs.
   static Packed low(const std::uint32_t* from) {
     return _mm256_castsi256_ps(

@@ -20,6 +20,9 @@ struct Avx512 {
 
   static Vector zero() { return _mm512_setzero_ps(); }
   static Packed load(const float* from) { return _mm512_load_ps(from); }
+  static Packed load(const Float16* from) {
+    return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
+  }
   // The first and the second elements of sixteen pairs.
   static Packed low(const std::uint32_t* from) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_load_si512(from), 16));

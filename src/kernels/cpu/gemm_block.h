@@ -74,10 +74,10 @@ struct GemmBlock {
   };
   using Tile = void (*)(const TileCall&);
 
-  // R rows by V vectors. BUnit: float, or std::uint32_t for pairs.
+  // R rows by V vectors. BUnit: float, Float16, or std::uint32_t for pairs.
   template <class BUnit, bool kInterleaved, int R, int V>
   static __attribute__((noinline)) void tile(const TileCall& in) {
-    constexpr bool kSplits = !__is_same(BUnit, float) && __is_same(Unit, float);
+    constexpr bool kSplits = __is_same(BUnit, std::uint32_t) && __is_same(Unit, float);
     constexpr Int kRowStep = kInterleaved ? 1 : A::kRowStride;
     constexpr Int kUnitStep = kInterleaved ? kRows : 1;
     Vector sum[R][V];
@@ -174,20 +174,31 @@ struct GemmBlock {
     return by_rows<BUnit, V>(rows, std::make_integer_sequence<int, static_cast<int>(kRows)>{});
   }
   template <bool kInterleaved>
-  static Tile tile_of(DType b, Int rows, Int vectors) {
-    if constexpr (__is_same(Unit, float))
-      if (b == DType::kFloat32) return tile_of<float, kInterleaved>(rows, vectors);
+  static Tile tile_of(const Matrix& b, Int rows, Int vectors) {
+    if constexpr (__is_same(Unit, float)) {
+      if constexpr (!kInterleaved)  // B of a weight gradient does not come packed
+        if (has_half_panels(b)) return tile_of<Float16, kInterleaved>(rows, vectors);
+      if (!has_pairs(b)) return tile_of<float, kInterleaved>(rows, vectors);
+    }
     return tile_of<std::uint32_t, kInterleaved>(rows, vectors);
   }
 
   static bool is_gradient(const Gemm& gemm) { return gemm.a.column_stride != 1; }
-  static constexpr Int unit_depth(DType b) { return b == DType::kFloat32 ? 1 : 2; }
+  // Units of B are pairs of bf16, or single elements: f32, or f16 as it came packed.
+  static constexpr bool has_pairs(const Matrix& b) {
+    return b.dtype != DType::kFloat32 && b.dtype != DType::kFloat16;
+  }
+  static constexpr bool has_half_panels(const Matrix& b) {
+    return b.is_packed && b.dtype == DType::kFloat16;
+  }
+  static constexpr Int unit_depth(const Matrix& b) { return has_pairs(b) ? 2 : 1; }
+  static constexpr Int unit_bytes(const Matrix& b) { return has_half_panels(b) ? 2 : 4; }
 
   // Blocks of the depth fill an L1-sized panel and a row of units.
   static constexpr Int packed_depth(const Gemm& gemm) {
-    return is_gradient(gemm)                 ? Isa::kGradientDepth
-           : gemm.b.dtype == DType::kFloat32 ? Isa::kFloatDepth
-                                             : Isa::kPairDepth;
+    return is_gradient(gemm)   ? Isa::kGradientDepth
+           : has_pairs(gemm.b) ? Isa::kPairDepth
+                               : Isa::kFloatDepth;
   }
   static Int sum_terms(const Gemm& gemm) {
     const Int most = smaller(packed_depth(gemm), kMostSumTerms);
@@ -239,7 +250,7 @@ struct GemmBlock {
                             ? a_rows / kRows * A::tile_stride(A::units_of(depth))
                             : a_rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
-    const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
+    const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b);
     const bool has_partial =
         !sums_are_in_c(gemm) && (gemm.num_further > 0 || gemm.depth > packed_depth(gemm));
     const Int partial_bytes = has_partial ? rows * round_up(columns, kTileColumns) * 4 : 0;
@@ -293,6 +304,8 @@ struct GemmBlock {
       Int n = 0;
       for (; n + kPanel <= columns; n += kPanel) Isa::narrow(out + n, sums + n);
       for (; n < columns; ++n) out[n] = cpu::narrow(sums[n]);
+    } else if (gemm.c_dtype == DType::kFloat16) {
+      convert_halves(reinterpret_cast<Float16*>(c), sums, columns);
     } else {
       auto* out = reinterpret_cast<float*>(c);
       for (Int n = 0; n < columns; ++n) out[n] = sums[n];
@@ -304,6 +317,9 @@ struct GemmBlock {
     if (gemm.c_dtype == DType::kBFloat16) {
       auto* out = reinterpret_cast<std::uint16_t*>(c);
       for (Int n = 0; n < columns; ++n) out[n * step] = cpu::narrow(sums[n]);
+    } else if (gemm.c_dtype == DType::kFloat16) {
+      auto* out = reinterpret_cast<std::uint16_t*>(c);
+      for (Int n = 0; n < columns; ++n) out[n * step] = float_to_half(sums[n]);
     } else {
       auto* out = reinterpret_cast<float*>(c);
       for (Int n = 0; n < columns; ++n) out[n * step] = sums[n];
@@ -391,27 +407,24 @@ struct GemmBlock {
 
   static void copy_a(const Step& step, Unit* to) {
     const Matrix& a = step.gemm.a;
-    const Int i = step.row_begin, rows = step.row_end - i;
     if constexpr (kHasTiles) {
       if (is_gradient(step.gemm))
-        Isa::copy_columns(to, A::kRowStride, a, i, rows, step.k0, step.depth);
-      else
-        A::template by_rows<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
-      return;
+        return Isa::copy_columns(to, A::kRowStride, a, step.row_begin,
+                                 step.row_end - step.row_begin, step.k0, step.depth);
     }
     if constexpr (__is_same(Unit, float)) {
-      if (a.dtype == DType::kFloat32) {
-        if (is_gradient(step.gemm))
-          A::template interleaved<float>(to, a, i, rows, step.k0, step.depth);
-        else
-          A::template by_rows<float>(to, a, i, rows, step.k0, step.depth);
-        return;
-      }
+      if (a.dtype == DType::kFloat32) return copy_as<float>(step, to);
+      if (a.dtype == DType::kFloat16) return copy_as<Float16>(step, to);
     }
-    if (is_gradient(step.gemm))
-      A::template interleaved<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
+    copy_as<std::uint16_t>(step, to);
+  }
+  template <class T>
+  static void copy_as(const Step& step, Unit* to) {
+    const Int i = step.row_begin, rows = step.row_end - i;
+    if (is_gradient(step.gemm) && !kHasTiles)
+      A::template interleaved<T>(to, step.gemm.a, i, rows, step.k0, step.depth);
     else
-      A::template by_rows<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
+      A::template by_rows<T>(to, step.gemm.a, i, rows, step.k0, step.depth);
   }
 
   // The units of A in place, if they are stored as copy_a would copy them; else null.
@@ -434,7 +447,7 @@ struct GemmBlock {
     const Int tiles = ceil_div(rows, kRows);
     constexpr bool kInterleaved = kGradient && !kHasTiles;
     [[maybe_unused]] const Int a_units = A::units_of(step.depth);
-    const Int sum_units = sum_terms(step.gemm) / unit_depth(step.gemm.b.dtype);
+    const Int sum_units = sum_terms(step.gemm) / unit_depth(step.gemm.b);
     // B's lanes beyond its last column are zero, and so become those of C's panels.
     const Int column_end =
         step.gemm.c_in_panels ? round_up(block.column_end, kPanel) : block.column_end;
@@ -445,7 +458,7 @@ struct GemmBlock {
       const std::byte* b = panels + (j - block.column_begin) / kPanel * panel_bytes;
       const Int vectors = ceil_div(columns, kLanes);
       const bool has_next = j + kTileColumns < block.column_end;
-      const Int ahead_step = has_next ? ceil_div(64, tiles) : 0;
+      const Int ahead_step = has_next ? ceil_div(kPanel * unit_bytes(step.gemm.b), tiles) : 0;
       const std::byte* ahead = has_next ? b + kTilePanels * panel_bytes : b;
       Int i = 0;
       for (Int t = 0; t < tiles; ++t) {
@@ -470,7 +483,7 @@ struct GemmBlock {
         if constexpr (kHasTiles)
           registers.multiply(call, count, vectors);
         else
-          tile_of<kInterleaved>(step.gemm.b.dtype, count, vectors)(call);
+          tile_of<kInterleaved>(step.gemm.b, count, vectors)(call);
         if (step.last && step.gemm.squares != nullptr)
           squares_of(step.gemm, step.row_begin + i, j) = sum_squares(call.to, count, columns);
         if (call.to.data == sums) finish(step, step.row_begin + i, j, count, columns, sums);
@@ -496,7 +509,7 @@ struct GemmBlock {
   // A · B alone, as the first or the last product of the sums.
   static void add_product(const Gemm& gemm, const Block& block, const Workspace& space,
                           bool is_first, bool is_last) {
-    const Int depth_of_b = unit_depth(gemm.b.dtype);
+    const Int depth_of_b = unit_depth(gemm.b), bytes_of_b = unit_bytes(gemm.b);
     const Int longest = packed_depth(gemm);
     const Int most_rows = part_rows(gemm);
     const bool repeats_a = gemm.repeats_a && block.row_end - block.row_begin <= most_rows;
@@ -507,9 +520,9 @@ struct GemmBlock {
       const std::byte* panels = space.b;
       Int panel_bytes = units * kPanel * 4;
       if (gemm.b.is_packed) {
-        panel_bytes = ceil_div(gemm.depth, depth_of_b) * kPanel * 4;
-        panels =
-            gemm.b.data + block.column_begin / kPanel * panel_bytes + k0 / depth_of_b * kPanel * 4;
+        panel_bytes = ceil_div(gemm.depth, depth_of_b) * kPanel * bytes_of_b;
+        panels = gemm.b.data + block.column_begin / kPanel * panel_bytes +
+                 k0 / depth_of_b * kPanel * bytes_of_b;
       } else {
         PackB<Isa>::run(space.b, gemm.b, block.column_begin, block.column_end - block.column_begin,
                         k0, depth);

@@ -6,10 +6,17 @@
 // A becomes `units` of the engine (one f32, or a pair of bf16 along the depth): row by row,
 // [row][kRowStride], when it is contiguous along the depth, else interleaved, [tile][unit][kRows].
 // B becomes panels of 16 columns, [panel][unit][16], where a unit is an f32 or a pair of bf16.
+// Engines whose unit is an f32 turn f16 into that: elements of A and B while they are packed, those
+// of a B that came packed in registers.
 #pragma once
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 #include "base/rounding.h"
 #include "kernels/cpu/gemm.h"
 #include "tensor/float4.h"
+#include "tensor/half.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -40,6 +47,29 @@ inline std::uint16_t narrow(float value) {
 
 inline float as_float(float value) { return value; }
 inline float as_float(std::uint16_t value) { return widen(value); }
+inline float as_float(Float16 value) { return half_to_float(value.bits); }
+
+// f16 to f32 and back, half to even.
+inline void convert_halves(float* __restrict to, const Float16* __restrict from,
+                           std::int64_t count) {
+  std::int64_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8)
+    _mm256_storeu_ps(to + i,
+                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+#endif
+  for (; i < count; ++i) to[i] = as_float(from[i]);
+}
+inline void convert_halves(Float16* __restrict to, const float* __restrict from,
+                           std::int64_t count) {
+  std::int64_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  for (; i < count; ++i) to[i].bits = float_to_half(from[i]);
+}
 
 inline std::uint32_t pair(std::uint16_t first, std::uint16_t second) {
   return std::uint32_t{first} | std::uint32_t{second} << 16;
@@ -80,7 +110,10 @@ inline void pairs8_by_4(std::uint32_t* to, std::int64_t stride, const std::uint1
 // Elements of T as units of A: one f32 each, or two bf16.
 template <class T>
 inline void copy_row(float* __restrict to, const T* __restrict from, Int depth) {
-  for (Int k = 0; k < depth; ++k) to[k] = as_float(from[k]);
+  if constexpr (__is_same(T, Float16))
+    convert_halves(to, from, depth);
+  else
+    for (Int k = 0; k < depth; ++k) to[k] = as_float(from[k]);
   to[depth] = 0;  // for the padding of an odd pair of B
 }
 inline void copy_row(std::uint32_t* to, const std::uint16_t* from, Int depth) {
@@ -93,7 +126,10 @@ inline void copy_row(std::uint32_t* to, const std::uint16_t* from, Int depth) {
 template <Int kRows, Int kWide, class T>
 inline void interleave(float* __restrict to, const T* __restrict from, const T*, Int count) {
   if (count >= kWide) {
-    for (Int r = 0; r < kWide; ++r) to[r] = as_float(from[r]);
+    if constexpr (__is_same(T, Float16))
+      convert_halves(to, from, kWide);
+    else
+      for (Int r = 0; r < kWide; ++r) to[r] = as_float(from[r]);
   } else {
     for (Int r = 0; r < kRows; ++r) to[r] = r < count ? as_float(from[r]) : 0.0f;
   }
@@ -304,6 +340,9 @@ struct PackB {
     else if (b.dtype == DType::kFloat32)
       run_typed(reinterpret_cast<float*>(panels), reinterpret_cast<const float*>(b.data), b, j0,
                 columns, k0, depth);
+    else if (b.dtype == DType::kFloat16)
+      run_typed(reinterpret_cast<float*>(panels), reinterpret_cast<const Float16*>(b.data), b, j0,
+                columns, k0, depth);
     else
       run_typed(reinterpret_cast<std::uint32_t*>(panels),
                 reinterpret_cast<const std::uint16_t*>(b.data), b, j0, columns, k0, depth);
@@ -400,7 +439,7 @@ struct PackB {
   template <class Unit, class T>
   static void run_typed(Unit* panels, const T* data, const Matrix& b, Int j0, Int columns, Int k0,
                         Int depth) {
-    const Int units = ceil_div(depth, static_cast<Int>(sizeof(Unit) / sizeof(T)));
+    const Int units = ceil_div(depth, kElements<Unit>);
     constexpr Int kStrip = 4 * kPanel;
     if (b.column_stride == 1) {
       for (Int j = 0; j < columns; j += kStrip)
@@ -413,8 +452,13 @@ struct PackB {
                  smaller(kPanel, columns - j), depth);
   }
 
+  // Elements of the depth in a unit.
+  template <class Unit>
+  static constexpr Int kElements = __is_same(Unit, float) ? 1 : 2;
+
   // A unit at element `from`, whose next element of the depth is `next`; `left` of the depth.
   static float unit(const float* from, const float*, Int) { return *from; }
+  static float unit(const Float16* from, const Float16*, Int) { return as_float(*from); }
   static std::uint32_t unit(const std::uint16_t* from, const std::uint16_t* next, Int left) {
     return pair(*from, left > 1 ? *next : std::uint16_t{0});
   }
@@ -422,6 +466,9 @@ struct PackB {
   // The units of a panel's row.
   static void whole(float* to, const float* from, const float*) {
     __builtin_memcpy(to, from, kPanel * sizeof(float));
+  }
+  static void whole(float* to, const Float16* from, const Float16*) {
+    convert_halves(to, from, kPanel);
   }
   static void whole(std::uint32_t* to, const std::uint16_t* from, const std::uint16_t* next) {
     static_assert(kPanel == 16);
@@ -433,7 +480,7 @@ struct PackB {
   template <class Unit, class T>
   static void rows(Unit* __restrict panels, const T* __restrict data, const Matrix& b, Int columns,
                    Int k0, Int depth, Int units) {
-    constexpr Int kUnitDepth = sizeof(Unit) / sizeof(T);
+    constexpr Int kUnitDepth = kElements<Unit>;
     const auto line = [&](Int k) { return data + b.index.line(k0 + k) * b.row_stride; };
     for (Int u = 0; u < units; ++u) {
       const Int left = depth - u * kUnitDepth;
@@ -457,13 +504,22 @@ struct PackB {
   // The depth is contiguous: squares of words are transposed in registers.
   template <class Unit, class T>
   static void transposed(Unit* panel, const T* source, Int stride, Int width, Int depth) {
-    constexpr Int kUnitDepth = sizeof(Unit) / sizeof(T), kSquare = Isa::kSquare * kUnitDepth;
+    constexpr Int kUnitDepth = kElements<Unit>, kSquare = Isa::kSquare * kUnitDepth;
     Int k = 0;
     if (width == kPanel)
-      for (; k + kSquare <= depth; k += kSquare)
-        Isa::transpose(panel + k / kUnitDepth * kPanel,
-                       reinterpret_cast<const std::byte*>(source + k),
-                       stride * static_cast<Int>(sizeof(T)));
+      for (; k + kSquare <= depth; k += kSquare) {
+        if constexpr (__is_same(T, Float16)) {
+          alignas(64) float lines[kPanel * kSquare];
+          for (Int j = 0; j < kPanel; ++j)
+            convert_halves(lines + j * kSquare, source + j * stride + k, kSquare);
+          Isa::transpose(panel + k * kPanel, reinterpret_cast<const std::byte*>(lines),
+                         kSquare * Int{sizeof(float)});
+        } else {
+          Isa::transpose(panel + k / kUnitDepth * kPanel,
+                         reinterpret_cast<const std::byte*>(source + k),
+                         stride * static_cast<Int>(sizeof(T)));
+        }
+      }
     for (; k < depth; k += kUnitDepth) {
       Unit* row = panel + k / kUnitDepth * kPanel;
       for (Int j = 0; j < kPanel; ++j)

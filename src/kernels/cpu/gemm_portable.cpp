@@ -17,6 +17,11 @@ struct Portable {
 
   static Vector zero() { return Vector{}; }
   static Packed load(const float* from) { return *reinterpret_cast<const Packed*>(from); }
+  static Packed load(const Float16* from) {
+    Packed result;
+    for (int i = 0; i < kLanes; ++i) result[i] = as_float(from[i]);
+    return result;
+  }
   // The first and the second elements of four pairs.
   static Packed low(const std::uint32_t* from) {
     return reinterpret_cast<Packed>(*reinterpret_cast<const Words*>(from) << 16);

@@ -192,11 +192,11 @@ Support supports_linear_types(const spec::Problem& problem) {
       const bool is_known = type.is_quantized()
                                 ? type.value_dtype() == DType::kBFloat16
                                 : type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
-                                      type.dtype == DType::kInt32;
+                                      type.dtype == DType::kFloat16 || type.dtype == DType::kInt32;
       const bool is_sum =
           has_squares && type.dtype == DType::kFloat64 && &type == &problem.outputs.back();
       if (!is_known && !is_sum)
-        return no(fmt::format("expected f32 or bf16, got {}", to_string(type.dtype)));
+        return no(fmt::format("expected f32, bf16 or f16, got {}", to_string(type.dtype)));
     }
   return yes();
 }

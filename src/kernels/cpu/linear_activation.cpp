@@ -35,7 +35,7 @@ Int column_multiple_of(const GemmEngine& engine, const Gemm& gemm, Int scale_col
 // Forward and gradient: rows [rows, depth] times a stack of matrices, to [rows, width].
 struct Shape {
   Int groups, rows, depth, width;
-  DType dtype;
+  DType dtype, weight;  // of rows and products; of the weight's values
   bool is_packed;
   Int scale_columns;           // of a quantised weight; else 0
   int fallback = kNoFallback;  // of x in an int8 product
@@ -48,6 +48,7 @@ Shape shape_of(const TensorType& x, const TensorType& weight, const TensorType& 
           .depth = x.dim(1),
           .width = out.dim(1),
           .dtype = out.dtype,
+          .weight = weight.value_dtype(),
           .is_packed = is_panels(weight.layout),
           .scale_columns = scale_columns_of(weight),
           .fallback = fallback_of(attributes)};
@@ -59,7 +60,7 @@ Gemm product_of(const Shape& shape, bool transposed) {
           .columns = shape.width,
           .depth = shape.depth,
           .a = with_fallback(matrix(nullptr, shape.dtype, shape.depth, 1), shape.fallback),
-          .b = {.dtype = shape.dtype,
+          .b = {.dtype = shape.weight,
                 .row_stride = transposed ? shape.width : 1,
                 .column_stride = transposed ? 1 : shape.depth,
                 .is_packed = shape.is_packed,
@@ -242,6 +243,9 @@ class Gradient {
                         *args.attributes)),
         gemm_(product_of(shape_, true)),
         segment_(segment_of(engine, gemm_)),
+        operand_dtype_(input(at_.operand(0)).type->is_quantized()
+                           ? shape_.dtype
+                           : input(at_.operand(0)).type->dtype),
         scale_columns_(scale_columns_of(*input(at_.operand(0)).type)),
         space_(engine, gemm_, shape_.groups, segment_, 1, scale_columns_ > 0 ? at_.num_operands : 0,
                args.launch.team->num_threads(), args.workspace) {
@@ -300,14 +304,17 @@ class Gradient {
 
   void run_block(Int group, Gemm gemm, const Block& block, int thread) {
     const Int row = rows_of(offsets_, group, shape_.rows).begin + block.row_begin;
-    const Int at = (row * shape_.width + block.column_begin) * size_bytes(shape_.dtype);
+    const Int first = row * shape_.width + block.column_begin,
+              at = first * size_bytes(shape_.dtype),
+              operand_at = first * size_bytes(operand_dtype_);
     std::byte* dh = space_.block(thread, 0);
     place_block(gemm, block, dh, space_.stride);
     engine_.compute(gemm, block, space_.engine(thread));
     const bool has_up = at_.num_operands > 1;
     ActivationGradientBlock gradient{
         .activation = activation_,
-        .dtype = shape_.dtype,
+        .dtype = operand_dtype_,
+        .gradient_dtype = shape_.dtype,
         .rows = num_rows(block),
         .columns = num_columns(block),
         .dh = dh,
@@ -319,7 +326,7 @@ class Gradient {
         .operand_stride = 0,
         .dgate = args_.outputs[0].data + at,
         .dup = has_up ? args_.outputs[1].data + at : nullptr,
-        .h = h_ != nullptr ? h_ + at : nullptr,
+        .h = h_ != nullptr ? h_ + operand_at : nullptr,
         .result_stride = shape_.width,
         .row_weights = {.weights = weights_,
                         .slots = weights_ != nullptr ? row_map_ + row : nullptr},
@@ -329,8 +336,8 @@ class Gradient {
         .segment = segment_,
         .partial_stride = num_segments_};
     if (scale_columns_ == 0) {
-      gradient.gate = input(at_.operand(0)).data + at;
-      gradient.up = has_up ? input(at_.operand(1)).data + at : nullptr;
+      gradient.gate = input(at_.operand(0)).data + operand_at;
+      gradient.up = has_up ? input(at_.operand(1)).data + operand_at : nullptr;
       gradient.operand_stride = shape_.width;
       return stage_.gradient(gradient);
     }
@@ -353,7 +360,9 @@ class Gradient {
   const spec::ActivationGradientInputs at_;
   const Shape shape_;
   const Gemm gemm_;
-  const Int segment_, scale_columns_;
+  const Int segment_;
+  const DType operand_dtype_;  // of gate, up and the activation
+  const Int scale_columns_;
   const Space space_;
   const std::int32_t* offsets_ = nullptr;
   std::byte* h_ = nullptr;
@@ -377,12 +386,14 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
   const GemmEngine* engine = kEngine();
   if (Support support = supports_engine(engine, problem); !support) return support;
   const DType dtype = problem.inputs[0].dtype;
-  if (dtype != DType::kFloat32 && dtype != DType::kBFloat16)
-    return no(fmt::format("expected f32 or bf16, got {}", to_string(dtype)));
-  if (!engine->accepts(dtype, dtype)) return no("expected bf16 rows and weight");
+  if (dtype != DType::kFloat32 && dtype != DType::kBFloat16 && dtype != DType::kFloat16)
+    return no(fmt::format("expected f32, bf16 or f16, got {}", to_string(dtype)));
+  if (!engine->accepts(dtype, problem.inputs[1].value_dtype()))
+    return no("expected bf16 rows and weight");
   for (const std::span<const TensorType> types : {problem.inputs, problem.outputs})
     for (const TensorType& type : types)
-      if (type.is_quantized() && type.value_dtype() != DType::kBFloat16)
+      if (type.is_quantized() &&
+          (type.value_dtype() != DType::kBFloat16 || dtype == DType::kFloat16))
         return no(fmt::format("expected quantised values in bf16, got {}", to_string(type)));
   if (engine->coding != nullptr &&
       spec::find_product(text(problem.op))->role == spec::ProductRole::kForward)

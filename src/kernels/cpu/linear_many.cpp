@@ -231,7 +231,8 @@ Support LinearManyRows<E>::supports(const spec::Problem& problem) {
   if (Support types = supports_linear_types(problem); !types) return types;
   if (takes_bf16_alone(E))
     for (const TensorType& type : problem.inputs)
-      if (type.dtype == DType::kFloat32) return no("expected bf16 operands");
+      if (type.dtype == DType::kFloat32 || type.dtype == DType::kFloat16)
+        return no("expected bf16 operands");
   const Support support = supports_engine(engine_of(E), problem);
   if (!support || engine_of(E)->coding == nullptr) return support;
   return all_in_int8(problem) ? yes() : no("expected all weights in int8 panels");

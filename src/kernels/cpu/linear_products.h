@@ -176,7 +176,7 @@ inline void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& inde
   matrix.index.data += line;
 }
 
-// Row-major operands, or packed weights; floats are f32 or bf16.
+// Row-major operands, or packed weights; floats are f32, bf16 or f16.
 Support supports_linear_types(const spec::Problem& problem);
 // Whether the engine was built, the device can run it, and the product is one of its kind: in int8
 // or not.

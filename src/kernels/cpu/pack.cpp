@@ -218,6 +218,69 @@ void unpack(const Arguments& args) {
   });
 }
 
+// [16][16] the other way round.
+void turn_square(float* to, const float* from) {
+#if ANABATIC_ISA_LANES == 16
+  Words rows[kLanes];
+  std::memcpy(rows, from, sizeof rows);
+  transpose(rows);
+  std::memcpy(to, rows, sizeof rows);
+#else
+  for (std::int64_t i = 0; i < kPanelColumns; ++i)
+    for (std::int64_t j = 0; j < kPanelColumns; ++j)
+      to[i * kPanelColumns + j] = from[j * kPanelColumns + i];
+#endif
+}
+
+// A whole matrix to f16, or one of f16 to another layout, in squares of 16 that go through f32. One
+// task makes 16 rows of the matrix.
+template <class From>
+void pack_halves(const Arguments& args) {
+  constexpr std::int64_t kSide = kPanelColumns;
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  const std::int64_t rows = y.type->dim(-2), columns = y.type->dim(-1),
+                     matrices = y.type->ndim() == 3 ? y.type->dim(0) : 1,
+                     blocks = ceil_div(rows, kSide);
+  const bool from_rows = x.type->layout == kRowMajor, to_rows = y.type->layout == kRowMajor,
+             is_transposed = y.type->layout == panels_layout(true);
+  // A square has lines of the depth for panels, else lines are rows of the matrix.
+  const bool turns = from_rows != (to_rows || is_transposed);
+  const std::int64_t from_panel = from_rows ? 0 : panel_shape(*x.type).panel_elements(),
+                     to_panel = to_rows ? 0 : panel_shape(*y.type).panel_elements();
+  const std::int64_t from_matrix = from_rows ? rows * columns : panel_shape(*x.type).num_elements(),
+                     to_matrix = to_rows ? rows * columns : panel_shape(*y.type).num_elements();
+  args.launch.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
+    alignas(64) float square[kSide * kSide], turned[kSide * kSide];
+    const std::int64_t matrix = task / blocks, block = task % blocks, row = block * kSide;
+    const std::int64_t num_rows = std::min(kSide, rows - row);
+    const From* source = x.as<const From>() + matrix * from_matrix;
+    Float16* target = y.as<Float16>() + matrix * to_matrix;
+    for (std::int64_t k = 0; k < columns; k += kSide) {
+      const std::int64_t depth = std::min(kSide, columns - k);
+      const std::int64_t lines = from_rows ? num_rows : depth, width = from_rows ? depth : kSide;
+      for (std::int64_t i = 0; i < kSide; ++i) {
+        const From* line = from_rows ? source + (row + i) * columns + k
+                                     : source + block * from_panel + (k + i) * kSide;
+        for_lanes(0, kSide, [&](std::int64_t j, int) {
+          const auto count = static_cast<int>(std::clamp<std::int64_t>(width - j, 0, kLanes));
+          store(square + i * kSide + j, i < lines ? load(line + j, count) : Floats{});
+        });
+      }
+      if (turns) turn_square(turned, square);
+      const float* lanes = turns ? turned : square;
+      const std::int64_t to_lines = to_rows || is_transposed ? num_rows : depth;
+      for (std::int64_t i = 0; i < to_lines; ++i) {
+        Float16* line = to_rows         ? target + (row + i) * columns + k
+                        : is_transposed ? target + k / kSide * to_panel + (row + i) * kSide
+                                        : target + block * to_panel + (k + i) * kSide;
+        for_lanes(0, to_rows ? depth : kSide, [&](std::int64_t j, int n) {
+          store(line + j, load(lanes + i * kSide + j, n), n);
+        });
+      }
+    }
+  });
+}
+
 // To panels of int8 products, from rows. One task makes a row of tiles of a matrix.
 void pack_in_int8(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -382,6 +445,9 @@ void pack(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
   if (is_int8_panels(*args.outputs[0].type))
     return args.inputs[0].type->is_quantized() ? turn_int8_panels(args) : pack_in_int8(args);
+  if (args.outputs[0].type->dtype == DType::kFloat16)
+    return args.inputs[0].type->dtype == DType::kFloat16 ? pack_halves<Float16>(args)
+                                                         : pack_halves<float>(args);
   const bool streams = args.outputs[0].type->num_elements() >= kStreamedElements;
   if (args.inputs[0].type->layout != kRowMajor) {
     const bool to_rows = args.outputs[0].type->layout == kRowMajor;

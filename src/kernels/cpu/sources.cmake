@@ -50,16 +50,18 @@ set(cpu_sources
     cpu/route_sort.cpp
     cpu/scalars.cpp
     cpu/table.cpp
+    cpu/widened/widened_rows.cpp
     cpu/workspace.cpp)
 
 set(cpu_variants portable)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND cpu_variants avx2 avx512 avx512_bf16)
-  set(cpu_flags_avx2 -mavx2 -mfma)
+  set(cpu_flags_avx2 -mavx2 -mfma -mf16c)
   # -Wno-maybe-uninitialized, -Wno-uninitialized: g++ 12 reports its own AVX-512 headers (GCC bug 105593).
   set(cpu_flags_avx512
       -mavx2
       -mfma
+      -mf16c
       -mavx512f
       -mavx512bw
       -mavx512dq

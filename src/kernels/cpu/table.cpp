@@ -14,63 +14,72 @@
 namespace anabatic::kernels {
 namespace {
 
-Support check(const TensorType& type, bool allows_f64, const char* kind, std::size_t i) {
+// What a row takes in addition to f32, bf16 and i32. f64 is for ops that have f64 operands whatever
+// the dtype of activations.
+enum class Also : std::uint8_t { kNone, kF64, kF16 };
+
+Support check(const TensorType& type, Also also, const char* kind, std::size_t i) {
   const bool known = type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
-                     type.dtype == DType::kInt32 || (allows_f64 && type.dtype == DType::kFloat64);
+                     type.dtype == DType::kInt32 ||
+                     (also == Also::kF64 && type.dtype == DType::kFloat64) ||
+                     (also == Also::kF16 && type.dtype == DType::kFloat16);
   if (!known)
-    return no(fmt::format("{} {} is {}; this kernel takes f32, bf16 and i32", kind, i,
-                          to_string(type.dtype)));
+    return no(fmt::format("{} {} is {}; this kernel takes f32, bf16{} and i32", kind, i,
+                          to_string(type.dtype), also == Also::kF16 ? ", f16" : ""));
   if (type.layout != kRowMajor)
     return no(fmt::format("{} {} has layout {}; this kernel takes row-major tensors", kind, i,
                           text(type.layout)));
   return yes();
 }
 
-// f64 is for ops that have f64 operands whatever the dtype of activations.
-template <bool kInputsF64, bool kOutputsF64>
+template <Also kOfInputs, Also kOfOutputs>
 Support supports(const spec::Problem& problem) {
   for (std::size_t i = 0; i < problem.inputs.size(); ++i)
-    if (Support support = check(problem.inputs[i], kInputsF64, "input", i); !support)
-      return support;
+    if (Support support = check(problem.inputs[i], kOfInputs, "input", i); !support) return support;
   for (std::size_t i = 0; i < problem.outputs.size(); ++i)
-    if (Support support = check(problem.outputs[i], kOutputsF64, "output", i); !support)
+    if (Support support = check(problem.outputs[i], kOfOutputs, "output", i); !support)
       return support;
   return yes();
 }
 // Operands are row-major or packed.
-template <bool kOutputsF64>
+template <Also kOfInputs, Also kOfOutputs = kOfInputs>
 Support supports_panels(const spec::Problem& problem) {
   const auto unpacked = [](TensorType type) {
     if (is_panels(type.layout)) type.layout = kRowMajor;
     return type;
   };
   for (std::size_t i = 0; i < problem.inputs.size(); ++i)
-    if (Support support = check(unpacked(problem.inputs[i]), false, "input", i); !support)
+    if (Support support = check(unpacked(problem.inputs[i]), kOfInputs, "input", i); !support)
       return support;
   for (std::size_t i = 0; i < problem.outputs.size(); ++i)
-    if (Support support = check(unpacked(problem.outputs[i]), kOutputsF64, "output", i); !support)
+    if (Support support = check(unpacked(problem.outputs[i]), kOfOutputs, "output", i); !support)
       return support;
   return yes();
 }
-// Packs a row-major matrix, or f32 panels, or bf16 panels to bf16. To panels of int8 products what
-// the op takes.
+// Packs a row-major matrix, or f32 panels, or panels of 16 bits to the same dtype; to f16 whole
+// matrices alone, of f32 or f16. To panels of int8 products what the op takes.
 Support supports_packing(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
   if (is_int8_panels(problem.outputs[0])) return yes();
   if (x.layout != kRowMajor && x.layout != panels_layout(false))
     return no(fmt::format("expected rows or panels, got {}", to_string(x)));
-  if (x.layout != kRowMajor && x.dtype == DType::kBFloat16 && problem.outputs[0].dtype != x.dtype)
-    return no(fmt::format("expected bf16 from panels of bf16, got {}",
-                          to_string(problem.outputs[0].dtype)));
+  const DType to = problem.outputs[0].dtype;
+  const bool is_half = x.dtype == DType::kFloat16 || to == DType::kFloat16;
+  if (to != x.dtype && x.dtype != DType::kFloat32 && (is_half || x.layout != kRowMajor))
+    return no(fmt::format("expected {} from {}, got {}", to_string(x.dtype), to_string(x),
+                          to_string(to)));
+  if (is_half &&
+      (problem.attributes->contains("rows") || problem.attributes->contains("column_step")))
+    return no("expected a whole matrix to f16");
   if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
-  return supports_panels<false>(problem);
+  return supports_panels<Also::kF16>(problem);
 }
 // Rounds a matrix to a grid, from rows or panels of f32.
 Support supports_grid(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
   if (x.dtype != DType::kFloat32 || (x.layout != kRowMajor && x.layout != panels_layout(false)))
     return no(fmt::format("expected f32 in rows or panels, got {}", to_string(x)));
-  return supports_panels<false>(problem);
+  return supports_panels<Also::kNone>(problem);
 }
 // Matrices in int8 with scales in bf16, in addition to the types of `supports`.
 Support supports_int8(const spec::Problem& problem) {
@@ -85,15 +94,16 @@ Support supports_int8(const spec::Problem& problem) {
     return result;
   };
   const std::vector<TensorType> inputs = values(problem.inputs), outputs = values(problem.outputs);
-  return supports<false, false>({.op = problem.op,
-                                 .attributes = problem.attributes,
-                                 .inputs = inputs,
-                                 .outputs = outputs,
-                                 .device = problem.device});
+  return supports<Also::kNone, Also::kNone>({.op = problem.op,
+                                             .attributes = problem.attributes,
+                                             .inputs = inputs,
+                                             .outputs = outputs,
+                                             .device = problem.device});
 }
-constexpr auto kActivations = supports<false, false>;
-constexpr auto kF64Inputs = supports<true, false>;
-constexpr auto kF64Outputs = supports<false, true>;
+constexpr auto kActivations = supports<Also::kNone, Also::kNone>;
+constexpr auto kAnyFloats = supports<Also::kF16, Also::kF16>;
+constexpr auto kF64Inputs = supports<Also::kF64, Also::kNone>;
+constexpr auto kF64Outputs = supports<Also::kNone, Also::kF64>;
 
 template <Support (*kTypes)(const spec::Problem&)>
 Support supports_avx512(const spec::Problem& problem) {
@@ -276,15 +286,15 @@ constexpr OpRows kOps[] = {
     stream(variants::activation_gradient()),
     stream(variants::add()),
     stream(variants::add_rms_norm(), cpu::paired_weight_workspace_bytes),
-    scalar<supports_panels<false>>("all_gather", cpu::exchange_alone),
-    scalar<supports_panels<false>>("all_reduce", cpu::exchange_alone),
+    scalar<supports_panels<Also::kF16>>("all_gather", cpu::exchange_alone),
+    scalar<supports_panels<Also::kF16>>("all_reduce", cpu::exchange_alone),
     avx512_bf16("attention", cpu::avx512_bf16::attention, cpu::attention_pairs_workspace_bytes),
     vector(variants::attention(), cpu::attention_workspace_bytes),
     avx512_bf16("attention_gradient", cpu::avx512_bf16::attention_gradient,
                 cpu::attention_gradient_pairs_workspace_bytes),
     vector(variants::attention_gradient(), cpu::attention_gradient_workspace_bytes),
-    scalar("cache_write", cpu::cache_write),
-    vector(variants::cast()),
+    scalar<kAnyFloats>("cache_write", cpu::cache_write),
+    vector<kAnyFloats>(variants::cast()),
     vector(variants::clamp()),
     vector(variants::clamp_gradient()),
     scalar("clip_factor", cpu::clip_factor),
@@ -294,8 +304,8 @@ constexpr OpRows kOps[] = {
                                cpu::prepare_stream),
     vector<supports_int8>(variants::dequantize(), nullptr, cpu::prepare_stream),
     scalar("dispatch_map", cpu::dispatch_map),
-    stream(variants::dropout()),
-    scalar("embedding", cpu::embedding, nullptr, cpu::prepare_stream),
+stream(variants::dropout()),
+    scalar<kAnyFloats>("embedding", cpu::embedding, nullptr, cpu::prepare_stream),
     vector(variants::embedding_weight_gradient(), cpu::embedding_gradient_workspace_bytes),
     vector(variants::expert_bias()),
     vector(variants::expert_bias_router_gradient()),
@@ -346,12 +356,12 @@ constexpr OpRows kOps[] = {
     scalar("load_balancing_loss_gradient", cpu::load_balancing_loss_gradient),
     optimizer_step(),
     vector<supports_packing>(variants::pack()),
-    scalar("permute", cpu::permute, nullptr, cpu::prepare_stream),
+    scalar<kAnyFloats>("permute", cpu::permute, nullptr, cpu::prepare_stream),
     stream(variants::permute_gradient()),
     vector<supports_int8>(variants::quantize()),
-    scalar<supports_panels<false>>("reduce_scatter", cpu::exchange_alone),
-    scalar<supports_panels<false>>("reload", cpu::reload),
-    scalar("reshape", cpu::reload),
+    scalar<supports_panels<Also::kF16>>("reduce_scatter", cpu::exchange_alone),
+    scalar<supports_panels<Also::kF16>>("reload", cpu::reload),
+    scalar<kAnyFloats>("reshape", cpu::reload),
     stream(variants::rms_norm(), cpu::paired_weight_workspace_bytes),
     stream(variants::rms_norm_input_gradient(), cpu::paired_weight_workspace_bytes),
     vector(variants::rms_norm_weight_gradient(), cpu::column_partials_workspace_bytes),
@@ -369,11 +379,12 @@ constexpr OpRows kOps[] = {
            cpu::sequence_balance_loss_workspace_bytes),
     scalar("sequence_balance_loss_gradient", cpu::sequence_balance_loss_gradient),
     vector(variants::sinks_gradient(), cpu::column_partials_workspace_bytes),
-    vector<supports_panels<true>>(variants::sum_leaves()),
+    vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_leaves()),
     vector(variants::sum_rows(), cpu::column_partials_workspace_bytes),
-    vector<supports_panels<true>>(variants::sum_squares(), cpu::sum_squares_workspace_bytes),
-    vector<supports_panels<true>>(variants::sum_squares_of_parts(),
-                                  cpu::sum_squares_workspace_bytes),
+    vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_squares(),
+                                                     cpu::sum_squares_workspace_bytes),
+    vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_squares_of_parts(),
+                                                     cpu::sum_squares_workspace_bytes),
     stream(variants::unpermute()),
     vector(variants::unpermute_gradient()),
 };

@@ -10,7 +10,7 @@
 #endif
 
 #include "kernels/cpu/sums.h"
-#include "tensor/dtype.h"
+#include "tensor/half.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #if defined(__AVX512BF16__)
@@ -66,6 +66,41 @@ ANABATIC_INLINE Floats load(const BFloat16* p, int count = kLanes) {
 #endif
 }
 
+// f16 to and from f32: F16C, whose instructions keep subnormals in either direction whatever FTZ
+// and DAZ say. `store` rounds to even.
+ANABATIC_INLINE Floats widen_halves(Halves x) {
+#if ANABATIC_ISA_LANES == 16
+  return reinterpret_cast<Floats>(_mm512_cvtph_ps(reinterpret_cast<__m256i>(x)));
+#elif ANABATIC_ISA_LANES == 8
+  return reinterpret_cast<Floats>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(x)));
+#else
+  Floats y;
+  for (int i = 0; i < kLanes; ++i) y[i] = half_to_float(x[i]);
+  return y;
+#endif
+}
+ANABATIC_INLINE Halves narrow_to_halves(Floats x) {
+#if ANABATIC_ISA_LANES == 16
+  return reinterpret_cast<Halves>(
+      _mm512_cvtps_ph(reinterpret_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT));
+#elif ANABATIC_ISA_LANES == 8
+  return reinterpret_cast<Halves>(
+      _mm256_cvtps_ph(reinterpret_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT));
+#else
+  Halves y;
+  for (int i = 0; i < kLanes; ++i) y[i] = float_to_half(x[i]);
+  return y;
+#endif
+}
+ANABATIC_INLINE Floats load(const Float16* p, int count = kLanes) {
+  Halves x{};
+  if (count == kLanes)
+    std::memcpy(&x, p, sizeof x);
+  else
+    for (int i = 0; i < count; ++i) x[i] = p[i].bits;
+  return widen_halves(x);
+}
+
 ANABATIC_INLINE void store(float* p, Floats x, int count = kLanes) {
   if (count == kLanes)
     std::memcpy(p, &x, sizeof x);
@@ -90,6 +125,13 @@ ANABATIC_INLINE Words bf16_even(Floats x) {
 }
 ANABATIC_INLINE void store(BFloat16* p, Floats x, int count = kLanes) {
   store_bits(p, bf16_even(x), count);
+}
+ANABATIC_INLINE void store(Float16* p, Floats x, int count = kLanes) {
+  const Halves y = narrow_to_halves(x);
+  if (count == kLanes)
+    std::memcpy(p, &y, sizeof y);
+  else
+    for (int i = 0; i < count; ++i) p[i].bits = y[i];
 }
 ANABATIC_INLINE void store_half_away(BFloat16* p, Floats x, int count) {
   store_bits(p, bf16_bits(x, Words{} + 0x8000u), count);

@@ -6,6 +6,7 @@
 #include "base/rounding.h"
 #include "kernels/kernel.h"
 #include "tensor/float4.h"
+#include "tensor/half.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::ref {
@@ -20,6 +21,8 @@ inline double load_from(DType dtype, const std::byte* data, std::int64_t i) {
       return at(reinterpret_cast<const float*>(data));
     case DType::kBFloat16:
       return to_float(at(reinterpret_cast<const BFloat16*>(data)));
+    case DType::kFloat16:
+      return to_float(at(reinterpret_cast<const Float16*>(data)));
     case DType::kInt32:
       return at(reinterpret_cast<const std::int32_t*>(data));
     case DType::kUInt16:
@@ -42,6 +45,8 @@ inline void store_to(DType dtype, std::byte* data, std::int64_t i, double value)
       return put_at(reinterpret_cast<float*>(data), static_cast<float>(value));
     case DType::kBFloat16:
       return put_at(reinterpret_cast<BFloat16*>(data), to_bfloat16(static_cast<float>(value)));
+    case DType::kFloat16:
+      return put_at(reinterpret_cast<Float16*>(data), to_float16(static_cast<float>(value)));
     case DType::kInt32:
       return put_at(reinterpret_cast<std::int32_t*>(data), static_cast<std::int32_t>(value));
     case DType::kUInt16:
@@ -81,13 +86,15 @@ inline std::int64_t block_of(const TensorType& type, std::int64_t i) {
          i % width / blocks.columns;
 }
 
-// The value rounded to `dtype`, to nearest even; to bf16 by way of f32.
+// The value rounded to `dtype`, to nearest even; to 16 bits by way of f32.
 inline double round_to(DType dtype, double value) {
   switch (dtype) {
     case DType::kFloat32:
       return static_cast<float>(value);
     case DType::kBFloat16:
       return to_float(to_bfloat16(static_cast<float>(value)));
+    case DType::kFloat16:
+      return to_float(to_float16(static_cast<float>(value)));
     default:
       return value;
   }

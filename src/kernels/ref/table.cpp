@@ -9,12 +9,12 @@ namespace {
 
 Support check(const TensorType& type, const char* kind, std::size_t i) {
   const bool known = type.dtype == DType::kFloat64 || type.dtype == DType::kFloat32 ||
-                     type.dtype == DType::kBFloat16 || type.dtype == DType::kInt32 ||
-                     type.dtype == DType::kUInt16 || type.dtype == DType::kUInt8 ||
-                     type.dtype == DType::kInt8;
+                     type.dtype == DType::kBFloat16 || type.dtype == DType::kFloat16 ||
+                     type.dtype == DType::kInt32 || type.dtype == DType::kUInt16 ||
+                     type.dtype == DType::kUInt8 || type.dtype == DType::kInt8;
   if (!known)
-    return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16, i32, u16, u8 and i8", kind, i,
-                          to_string(type.dtype)));
+    return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16, f16, i32, u16, u8 and i8", kind,
+                          i, to_string(type.dtype)));
   if (type.layout != kRowMajor && !is_panels(type.layout))
     return no(fmt::format("{} {} has layout {}; ref takes row-major and packed tensors", kind, i,
                           text(type.layout)));

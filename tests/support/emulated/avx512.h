@@ -35,6 +35,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "tensor/half.h"
+
 namespace anabatic::emulated {
 namespace {
 
@@ -98,6 +100,20 @@ inline std::uint16_t to_bf16(float x) {
   if (x != x) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
   if ((bits & 0x7F800000u) == 0) bits &= 0x80000000u;
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// To even, and back: subnormals stay whatever the thread does with those of f32.
+inline __m512 floats_of_f16(__m256i x) {
+  std::uint16_t halves[16];
+  std::memcpy(halves, &x, sizeof halves);
+  __m512 result;
+  for (int i = 0; i < 16; ++i) result[i] = half_to_float(halves[i]);
+  return result;
+}
+inline __m256i f16_of_floats(__m512 x) {
+  std::uint16_t halves[16];
+  for (int i = 0; i < 16; ++i) halves[i] = float_to_half(x[i]);
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
 }
 
 // The second operand stands first.
@@ -240,6 +256,8 @@ inline void dot_tiles(int c, int a, int b) {
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi8_epi32
 #undef _mm512_cvtepu16_epi32
+#undef _mm512_cvtph_ps
+#undef _mm512_cvtps_ph
 #undef _mm512_cvtepu8_epi32
 #undef _mm512_cvtne2ps_pbh
 #undef _mm512_cvtneps_pbh
@@ -259,6 +277,8 @@ inline void dot_tiles(int c, int a, int b) {
 #define _mm512_cvtepi32_ps(x) anabatic::emulated::floats_of_words(x)
 #define _mm512_cvtepi8_epi32(x) anabatic::emulated::words_of_bytes<std::int8_t>(x)
 #define _mm512_cvtepu16_epi32(x) anabatic::emulated::words_of_halves(x)
+#define _mm512_cvtph_ps(x) anabatic::emulated::floats_of_f16(x)
+#define _mm512_cvtps_ph(x, rounding) anabatic::emulated::f16_of_floats(x)
 #define _mm512_cvtepu8_epi32(x) anabatic::emulated::words_of_bytes<std::uint8_t>(x)
 #define _mm512_cvtne2ps_pbh(high, low) anabatic::emulated::two_to_bf16(high, low)
 #define _mm512_cvtneps_pbh(x) anabatic::emulated::one_to_bf16(x)

@@ -21,6 +21,45 @@ TEST(Half, RoundTripsEveryFiniteValue) {
   }
 }
 
+// The value of every pattern by the definition of the format.
+double defined(std::uint32_t bits) {
+  const int exponent = static_cast<int>(bits >> 10 & 31);
+  const double fraction = bits & 0x3FFu, sign = (bits & 0x8000u) != 0 ? -1 : 1;
+  if (exponent == 31)
+    return fraction == 0 ? sign * std::numeric_limits<double>::infinity()
+                         : std::numeric_limits<double>::quiet_NaN();
+  if (exponent == 0) return sign * std::ldexp(fraction, -24);
+  return sign * std::ldexp(1024 + fraction, exponent - 25);
+}
+
+TEST(Half, HasTheValuesOfItsDefinition) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const double want = defined(bits);
+    const float got = half_to_float(static_cast<std::uint16_t>(bits));
+    if (std::isnan(want))
+      EXPECT_TRUE(std::isnan(got)) << bits;
+    else
+      EXPECT_EQ(got, want) << bits;
+    EXPECT_EQ(std::signbit(got), (bits & 0x8000u) != 0) << bits;
+  }
+}
+
+// Between each two neighbours: just below the middle, the middle, just above it.
+TEST(Half, RoundsToTheNearerNeighbourAndTiesToEven) {
+  constexpr std::uint16_t kInfinity = 0x7C00;
+  constexpr float kBeyond = 65536;  // where a value after the largest one would be
+  for (std::uint16_t low = 0; low < kInfinity; ++low) {
+    const auto high = static_cast<std::uint16_t>(low + 1);
+    const float above = high == kInfinity ? kBeyond : half_to_float(high);
+    const float middle = (half_to_float(low) + above) / 2;  // exact
+    const std::uint16_t even = low % 2 == 0 ? low : high;
+    EXPECT_EQ(float_to_half(middle), even) << low;
+    EXPECT_EQ(float_to_half(std::nextafter(middle, 0.0f)), low) << low;
+    EXPECT_EQ(float_to_half(std::nextafter(middle, kBeyond)), high) << low;
+    EXPECT_EQ(float_to_half(-middle), 0x8000u | even) << low;
+  }
+}
+
 TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(half_to_float(0x3C00), 1.0f);
   EXPECT_EQ(half_to_float(0x0001), 0x1p-24f);

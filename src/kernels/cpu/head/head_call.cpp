@@ -80,7 +80,7 @@ void HeadCall::write_rows() {
 
 // Clears what no live row writes: dx of the other rows, and dweight when there is none.
 void HeadCall::clear_rest() {
-  const Int row_bytes = shape_.width * element_bytes();
+  const Int row_bytes = shape_.width * size_bytes(args_.outputs[1].type->dtype);
   team().for_range(shape_.rows, row_grain(shape_.width), [&](Int begin, Int end) {
     for (Int t = begin; t < end; ++t)
       if (!of_rows_.counts(t) && !adds(args_, 1)) {
@@ -155,7 +155,7 @@ void HeadCall::start_row(Int first, Int r) {
   const std::byte* x =
       args_.inputs[0].data + space_->live[first + r] * shape_.width * element_bytes();
   space_->of_label[r] = space_->shift[r] =
-      stage_.copy_row(x, weight(label_of(first + r)), shape_.dtype, shape_.width,
+      stage_.copy_row(x, weight(label_of(first + r)), shape_.stored, shape_.width,
                       {space_->x, tiling_->operand, tiling_->x_stride}, copy_of(first, r));
   set_largest(r, -kInfinity);
 }
@@ -329,13 +329,15 @@ void HeadCall::finish_row(Int first, Int r) {
   const double seed = seed_ * row_weight;
   const auto factor = static_cast<float>(seed / total),
              label_factor = static_cast<float>(seed * (sum / total));
-  stage_.input_gradient({.dx = args_.outputs[1].data + token * shape_.width * element_bytes(),
+  const TensorView& dx = args_.outputs[1];
+  stage_.input_gradient({.dx = dx.data + token * shape_.width * size_bytes(dx.type->dtype),
+                         .dx_dtype = dx.type->dtype,
                          .accumulate = adds(args_, 1),
                          .sums = input_gradient(0, r),
                          .more_sums = tiling_->parts > 1 ? input_gradient(1, r) : nullptr,
                          .factor = factor,
                          .label_factor = label_factor},
-                        weight(label), shape_.dtype, shape_.width);
+                        weight(label), shape_.stored, shape_.width);
   if (shape_.with_weight_gradient) keep_row(first, r, sum, factor, label_factor);
 }
 

@@ -66,7 +66,7 @@ class HeadCall {
   // After the last chunk.
   virtual void end_weight_gradient() = 0;
 
-  Int element_bytes() const { return size_bytes(shape_.dtype); }
+  Int element_bytes() const { return size_bytes(shape_.stored); }
   const std::byte* weight(Int row) const {
     return args_.inputs[1].data + row * shape_.width * element_bytes();
   }

@@ -22,12 +22,12 @@ class FloatHead : public HeadCall {
       const Int in_step = row - column, count = std::min(kPanelColumns, end - row);
       const Int panel =
           panel_shape(shape_.dtype, kPanelColumns, shape_.width, false).panel_elements();
-      stage_.pack_columns(panels + in_step / kPanelColumns * panel * element_bytes(), weight(row),
-                          shape_.dtype, shape_.width, count, shape_.width);
+      stage_.pack_columns(panels + in_step / kPanelColumns * panel * size_bytes(shape_.dtype),
+                          weight(row), shape_.stored, shape_.width, count, shape_.width);
       if (!shape_.with_input_gradient) continue;
       stage_.pack_depth(panels + tiling_->step_depth_offset,
                         panel_shape(shape_.dtype, columns, shape_.width, true).panel_elements(),
-                        weight(row), shape_.dtype, shape_.width, in_step, in_step + count,
+                        weight(row), shape_.stored, shape_.width, in_step, in_step + count,
                         shape_.width);
     }
   }

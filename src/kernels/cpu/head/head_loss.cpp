@@ -31,8 +31,9 @@ Support HeadLossRows<kEngine, kStage>::supports(const spec::Problem& problem) {
   for (const TensorType* type : {&problem.inputs[0], &problem.inputs[1]}) {
     if (type->layout != kRowMajor)
       return no(fmt::format("expected row-major operands, got {}", to_string(*type)));
-    if (type->dtype != DType::kFloat32 && type->dtype != DType::kBFloat16)
-      return no(fmt::format("expected f32 or bf16, got {}", to_string(type->dtype)));
+    if (type->dtype != DType::kFloat32 && type->dtype != DType::kBFloat16 &&
+        type->dtype != DType::kFloat16)
+      return no(fmt::format("expected f32, bf16 or f16, got {}", to_string(type->dtype)));
     if (!engine->accepts(type->dtype, type->dtype)) return no("expected bf16 x and weight");
   }
   return yes();

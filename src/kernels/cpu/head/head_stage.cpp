@@ -22,7 +22,7 @@ T* row_of(const HeadCopies& copies, std::int64_t row) {
 float copy_row(const std::byte* x, const std::byte* weight, DType dtype, std::int64_t width,
                const HeadCopies& copies, std::int64_t to) {
   float product = 0;
-  with_float_type(dtype, [&]<class X>(X*) {
+  with_any_float_type(dtype, [&]<class X>(X*) {
     with_float_type(copies.dtype, [&]<class C>(C*) {
       C* copy = row_of<C>(copies, to);
       product = static_cast<float>(sum_of_row(width, [&](std::int64_t i, int n, Floats before) {
@@ -192,14 +192,16 @@ void largest(const HeadLogits& step, float* of_row) {
 
 void input_gradient(const HeadGradient& row, const std::byte* label_weight, DType dtype,
                     std::int64_t width) {
-  with_float_type(dtype, [&]<class T>(T*) {
-    T* dx = reinterpret_cast<T*>(row.dx);
-    for_lanes(0, width, [&](std::int64_t i, int n) {
-      const Floats of_label = row.label_factor * load(at<T>(label_weight) + i, n);
-      Floats sums = load(row.sums + i, n);
-      if (row.more_sums != nullptr) sums = sums + load(row.more_sums + i, n);
-      const Floats gradient = row.factor * sums - of_label;
-      store(dx + i, row.accumulate ? load(dx + i, n) + gradient : gradient, n);
+  with_any_float_type(dtype, [&]<class T>(T*) {
+    with_any_float_type(row.dx_dtype, [&]<class D>(D*) {
+      D* dx = reinterpret_cast<D*>(row.dx);
+      for_lanes(0, width, [&](std::int64_t i, int n) {
+        const Floats of_label = row.label_factor * load(at<T>(label_weight) + i, n);
+        Floats sums = load(row.sums + i, n);
+        if (row.more_sums != nullptr) sums = sums + load(row.more_sums + i, n);
+        const Floats gradient = row.factor * sums - of_label;
+        store(dx + i, row.accumulate ? load(dx + i, n) + gradient : gradient, n);
+      });
     });
   });
 }
@@ -239,8 +241,32 @@ void scale_row(const HeadCopies& copies, std::int64_t at_row, std::int64_t width
   });
 }
 
+// Rows of f16 become those of f32 panels some columns at a time: body(f32 rows, kWidenedColumns
+// apart, their first column, their columns).
+constexpr std::int64_t kWidenedColumns = 256;
+template <class Body>
+void for_widened(const std::byte* rows, std::int64_t stride, std::int64_t count, std::int64_t width,
+                 Body&& body) {
+  alignas(64) float widened[kPanelColumns * kWidenedColumns];
+  for (std::int64_t k = 0; k < width; k += kWidenedColumns) {
+    const std::int64_t columns = width - k < kWidenedColumns ? width - k : kWidenedColumns;
+    for (std::int64_t r = 0; r < count; ++r)
+      for_lanes(0, columns, [&](std::int64_t i, int n) {
+        store(widened + r * kWidenedColumns + i, load(at<Float16>(rows) + r * stride + k + i, n),
+              n);
+      });
+    body(widened, k, columns);
+  }
+}
+
 void pack_rows_as_columns(std::byte* panel, const std::byte* rows, DType dtype, std::int64_t stride,
                           std::int64_t count, std::int64_t width) {
+  if (dtype == DType::kFloat16)
+    return for_widened(rows, stride, count, width,
+                       [&](const float* some, std::int64_t k, std::int64_t columns) {
+                         pack_panel(reinterpret_cast<float*>(panel) + k * kPanelColumns, some,
+                                    kWidenedColumns, count, columns);
+                       });
   with_float_type(dtype, [&]<class T>(T*) {
     pack_panel(reinterpret_cast<T*>(panel), at<T>(rows), stride, count, width);
   });
@@ -249,6 +275,13 @@ void pack_rows_as_columns(std::byte* panel, const std::byte* rows, DType dtype, 
 void pack_rows_as_depth(std::byte* panels, std::int64_t panel_elements, const std::byte* rows,
                         DType dtype, std::int64_t stride, std::int64_t begin, std::int64_t end,
                         std::int64_t width) {
+  if (dtype == DType::kFloat16)
+    return for_widened(rows, stride, end - begin, width,
+                       [&](const float* some, std::int64_t k, std::int64_t columns) {
+                         pack_depth<false>(
+                             reinterpret_cast<float*>(panels) + k / kPanelColumns * panel_elements,
+                             panel_elements, columns, some, kWidenedColumns, begin, end);
+                       });
   with_float_type(dtype, [&]<class T>(T*) {
     pack_depth<false>(reinterpret_cast<T*>(panels), panel_elements, width, at<T>(rows), stride,
                       begin, end);

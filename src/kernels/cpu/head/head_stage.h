@@ -39,7 +39,8 @@ struct HeadLogits {
 // One row when its sum is known:
 // dx (+)= factor · (sums + more_sums) - label_factor · weight row of the label.
 struct HeadGradient {
-  std::byte* dx;  // dtype of the weight
+  std::byte* dx;
+  DType dx_dtype;
   bool accumulate;
   const float* sums;       // Σ e · weight row over the other classes
   const float* more_sums;  // null, or of the other part of them
@@ -55,7 +56,8 @@ struct HeadStage {
   void (*largest)(const HeadLogits& step, float* largest);
   void (*input_gradient)(const HeadGradient& row, const std::byte* label_weight, DType dtype,
                          std::int64_t width);
-  // Up to 16 rows of `width` elements, `stride` apart, to the panel whose columns they are.
+  // Up to 16 rows of `width` elements, `stride` apart, to the panel whose columns they are. Here
+  // and in pack_depth, panels of f16 rows hold f32.
   void (*pack_columns)(std::byte* panel, const std::byte* rows, DType dtype, std::int64_t stride,
                        std::int64_t count, std::int64_t width);
   // Rows [begin, end) of `width` elements, which `rows` begins with, to the panels whose depth they

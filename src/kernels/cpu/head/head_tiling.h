@@ -18,7 +18,8 @@ inline constexpr Int kLeastCopiedClasses = 16;
 
 struct Shape {
   Int rows, width, classes;
-  DType dtype;
+  DType dtype;   // of packed weights and exponentials: f32 where x and weight are f16
+  DType stored;  // of x and weight
   bool with_input_gradient, with_weight_gradient;  // the latter with the former alone
   Int slices;                                      // workspace as for so many chunks
   Int sum_terms;                                   // rows of a block of the weight-gradient's sums
