@@ -124,8 +124,10 @@ struct Config {
     std::optional<std::int64_t> gradient_leaves{};
     // Precision of matrix products and of activations saved for the backward. auto is bf16 for
     // training; elsewhere it is the precision of the weight files. int8 has products of trained
-    // matrices in int8 and all else in bf16, in training and its validations; elsewhere it is bf16.
-    enum class Precision { kAuto, kBf16, kFp32, kInt8 };
+    // matrices in int8 and all else in bf16. fp16 stores activations, their gradients and copies of
+    // weights in fp16, mixed the gradients of activations alone; both compute in fp32. These three
+    // are for training and its validations; elsewhere they are bf16.
+    enum class Precision { kAuto, kBf16, kFp16, kFp32, kInt8, kMixed };
     Precision precision = Precision::kAuto;
     // Seed of random weights, of shuffling and of dropout. Allowed: >= 0.
     std::int64_t seed = 0;
@@ -191,7 +193,8 @@ struct Config {
     std::map<std::string, std::string> keep{};
     // What a step's loss is multiplied by before its backward, so that gradients of few bits do not
     // underflow; the update undoes it. dynamic begins at 65536, doubles after 2000 steps, and is
-    // divided by 2 with a step that is skipped because a gradient is not finite. auto is 1.
+    // divided by 2 with a step that is skipped because a gradient is not finite. auto is dynamic
+    // with train.precision: fp16 and mixed, else 1.
     // Allowed: >= 1.
     enum class LossScaleWord { kAuto, kDynamic };
     std::variant<LossScaleWord, double> loss_scale = LossScaleWord::kAuto;

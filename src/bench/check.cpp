@@ -10,11 +10,13 @@
 namespace anabatic::bench {
 
 double relative_bound(const ir::Graph& graph, spec::Precision precision) {
-  constexpr double kFloatRoundoff = 0x1.0p-24, kBf16Roundoff = 0x1.0p-8;
+  constexpr double kFloatRoundoff = 0x1.0p-24, kBf16Roundoff = 0x1.0p-8, kFp16Roundoff = 0x1.0p-11;
   std::int64_t longest = 1;
   for (const ir::Value& value : graph.values)
     for (const std::int64_t dim : value.type.shape) longest = std::max(longest, dim);
-  const double storage = precision == spec::Precision::kFp32 ? kFloatRoundoff : kBf16Roundoff;
+  const double storage = precision == spec::Precision::kFp32   ? kFloatRoundoff
+                         : precision == spec::Precision::kFp16 ? kFp16Roundoff
+                                                               : kBf16Roundoff;
   return 2 * std::sqrt(static_cast<double>(graph.nodes.size())) *
          (storage + std::sqrt(static_cast<double>(longest)) * kFloatRoundoff);
 }

@@ -88,7 +88,9 @@ class StepBenchmark final : public Benchmark {
     const Gradients got(run, ""), want(run, "ref");
     Comparison comparison(
         relative_bound(want.program->compiled.graph,
-                       train::uses_bf16(run) ? spec::Precision::kBf16 : spec::Precision::kFp32),
+                       train::uses_fp16(run)   ? spec::Precision::kFp16
+                       : train::uses_bf16(run) ? spec::Precision::kBf16
+                                               : spec::Precision::kFp32),
         run.data.sequence_length);
     const auto got_loss = static_cast<float>(got.program->scalar("loss")),
                want_loss = static_cast<float>(want.program->scalar("loss"));

@@ -90,7 +90,10 @@ ValueId GraphBuilder::state(std::string_view name, TensorType type, StateRole ro
 }
 
 ValueId GraphBuilder::state_of(Name owner, StateRole role, TensorType type) {
-  const ValueId id = state(spec::state_name(role, text(owner)), std::move(type), role, owner);
+  const std::string name = role == StateRole::kCopy && type.dtype == DType::kFloat16
+                               ? fmt::format("{}.f16", text(owner))
+                               : spec::state_name(role, text(owner));
+  const ValueId id = state(name, std::move(type), role, owner);
   if (const State* parameter = graph_.find_state(owner);
       parameter != nullptr && spec::kind_of(role) == StateKind::kDerived)
     graph_.states.back().grid = parameter->grid;

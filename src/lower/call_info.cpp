@@ -25,12 +25,13 @@ CallInfo info_of(const ir::Graph& graph, const PlannedCall& call, std::int32_t l
     info.cost = {.bytes_written = types.outputs.front().num_bytes()};
     return info;
   }
-  const auto is_bf16 = [](const TensorType& type) {
-    return type.value_dtype() == DType::kBFloat16;
+  const auto reads = [&](DType dtype) {
+    return std::ranges::any_of(
+        types.inputs, [&](const TensorType& type) { return type.value_dtype() == dtype; });
   };
   if (plan::is_int8_product(graph, node))
     info.precision = spec::Precision::kInt8;
-  else if (std::ranges::any_of(types.inputs, is_bf16))
+  else if (reads(DType::kBFloat16) && !reads(DType::kFloat16))
     info.precision = spec::Precision::kBf16;
   const plan::NodeTypes expected = plan::expected_types(graph, node);
   info.cost = node.op->cost(expected.inputs, expected.outputs, node.attributes);

@@ -21,9 +21,11 @@ ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
                  "[derive] no op makes {} from {}", to_string(type), to_string(source));
   if (type.layout != kRowMajor || source.layout != kRowMajor)
     return builder.add1("pack", {primary}, ops::packing_attributes(type));
+  // bf16 copies are the upper 16 bits that split_parameters keeps.
   return builder.add1(
       "cast", {primary},
-      {{"dtype", std::string(to_string(type.dtype))}, {"rounding", std::string("half_away")}});
+      {{"dtype", std::string(to_string(type.dtype))},
+       {"rounding", std::string(type.dtype == DType::kFloat16 ? "even" : "half_away")}});
 }
 
 ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary, const ir::State& derived,

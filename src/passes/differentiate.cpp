@@ -15,7 +15,8 @@ using ir::NodeId;
 using ir::ValueId;
 
 bool is_floating(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat64;
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16 ||
+         dtype == DType::kFloat64;
 }
 
 class Differentiator {

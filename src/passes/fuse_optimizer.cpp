@@ -28,7 +28,8 @@ std::map<ValueId, Packings> find_packings(const Graph& graph) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     if (node.op->name != "pack" || node.tag.segment != intern("optimizer") ||
-        graph.value(node.outputs[0]).type.is_quantized())
+        graph.value(node.outputs[0]).type.is_quantized() ||
+        graph.value(node.outputs[0]).type.dtype == DType::kFloat16)
       continue;
     const bool transposed = graph.value(node.outputs[0]).type.layout == panels_layout(true);
     Packings& packings = found.try_emplace(node.inputs[0], Packings{kNone, kNone}).first->second;

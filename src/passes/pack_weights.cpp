@@ -44,7 +44,8 @@ class Packer {
     const TensorType& type = graph_.value(state.before).type;
     return (state.kind() == ir::StateKind::kParameter || state.kind() == ir::StateKind::kDerived) &&
            state.after == state.before && type.layout == kRowMajor &&
-           (type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16);
+           (type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
+            type.dtype == DType::kFloat16);
   }
 
   bool pack(std::size_t index) {

@@ -51,10 +51,15 @@ double default_share(std::string_view op) {
   return kFallbackShare;
 }
 
-bool reads_bf16(const ir::Graph& graph, const ir::Node& node) {
+bool reads(DType dtype, const ir::Graph& graph, const ir::Node& node) {
   return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ir::ValueId input) {
-    return graph.value(input).type.value_dtype() == DType::kBFloat16;
+    return graph.value(input).type.value_dtype() == dtype;
   });
+}
+
+// f16 is stored alone: what reads it computes in f32.
+bool reads_bf16(const ir::Graph& graph, const ir::Node& node) {
+  return reads(DType::kBFloat16, graph, node) && !reads(DType::kFloat16, graph, node);
 }
 
 bool reads_quantized(const ir::Graph& graph, const ir::Node& node) {
@@ -197,7 +202,8 @@ std::int64_t weight_bytes(const ir::Graph& graph, const ir::Node& node) {
   const auto matrix_bytes = [&](ir::ValueId value) {
     const TensorType& type = graph.value(value).type;
     const bool is_matrix =
-        type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 || is_int8_panels(type);
+        type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
+        type.dtype == DType::kFloat16 || is_int8_panels(type);
     return is_matrix && type.ndim() >= 2 ? type.num_bytes() : 0;
   };
   std::int64_t bytes = 0;

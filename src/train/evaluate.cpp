@@ -75,7 +75,7 @@ void require_evaluation_keys(const RunConfig& run) {
 
 Evaluation evaluate(const RunConfig& run) {
   require_evaluation_keys(run);
-  ModelSession session(without_int8(without_mtp(run)), false);
+  ModelSession session(with_inference_precision(without_mtp(run)), false);
   return evaluate(session);
 }
 

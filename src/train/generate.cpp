@@ -144,7 +144,7 @@ void generate(ModelSession& session, std::span<const std::int32_t> prompt,
 void generate_text(const RunConfig& run, const std::string& prompt,
                    const std::function<void(const std::string&)>& emit) {
   ANABATIC_REQUIRE(!run.model.path.empty(), "[generate] expected model.path, got none");
-  ModelSession session(without_int8(without_mtp(run)), false);
+  ModelSession session(with_inference_precision(without_mtp(run)), false);
   generate_text(session, prompt, emit);
 }
 

@@ -62,7 +62,9 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
                      const std::filesystem::path& output) {
   // transformers' loss is that of the model's own layers.
   const bool adds_mtp = run.train.mtp_loss_coef > 0;
-  ModelSession session(adds_mtp ? run : without_mtp(run), false);
+  // Those of fp16 and mixed are multiples by a loss scale.
+  const RunConfig base = adds_mtp ? run : without_mtp(run);
+  ModelSession session(has_gradients_in_fp16(base) ? with_inference_precision(base) : base, false);
   const model::ModelConfig& config = session.config();
   const GradientTokens given = read_gradient_tokens(tokens, config);
   const io::MicroBatch& batch = given.micro_batch;

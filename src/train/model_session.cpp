@@ -57,15 +57,22 @@ spec::MomentPrecision moment_precision(const std::string& key) {
   return key == "bf16" ? kBf16 : key == "int8" ? kInt8 : kFp32;
 }
 
+lower::Precision precision_of(const RunConfig& run, bool as_trained) {
+  using enum lower::Precision;
+  const std::string& word = run.train.precision;
+  if (word == "fp32") return kFp32;
+  if (!as_trained) return kBf16;
+  return word == "int8" ? kInt8 : word == "fp16" ? kFp16 : word == "mixed" ? kMixed : kBf16;
+}
+
 }  // namespace
 
 lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request) {
   const RunConfig::Optimizer& optimizer = run.optimizer;
   lower::CompileOptions options;
-  options.precision = uses_bf16(run) ? lower::Precision::kBf16 : lower::Precision::kFp32;
+  options.precision = precision_of(run, request.as_trained);
   if (request.as_trained) {
-    if (uses_int8(run)) options.precision = lower::Precision::kInt8;
     options.products = product_options(run);
     options.quantization = quantization_options(run);
   }

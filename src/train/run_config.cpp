@@ -208,9 +208,11 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
       choice("train.precision",
              "Precision of matrix products and of activations saved for the backward. auto is bf16 "
              "for training; elsewhere it is the precision of the weight files. int8 has products "
-             "of trained matrices in int8 and all else in bf16, in training and its validations; "
-             "elsewhere it is bf16.",
-             {"auto", "bf16", "fp32", "int8"}, AT(train.precision)));
+             "of trained matrices in int8 and all else in bf16. fp16 stores activations, their "
+             "gradients and copies of weights in fp16, mixed the gradients of activations alone; "
+             "both compute in fp32. These three are for training and its validations; elsewhere "
+             "they are bf16.",
+             {"auto", "bf16", "fp16", "fp32", "int8", "mixed"}, AT(train.precision)));
   keys.push_back(integer("train.seed", "Seed of random weights, of shuffling and of dropout.", 0,
                          AT(train.seed)));
   keys.push_back(
@@ -654,9 +656,17 @@ bool trains_adapter(const RunConfig& config) {
   return !config.lora.targets.empty() || !config.lora.from.empty();
 }
 
-bool uses_bf16(const RunConfig& config) { return config.train.precision != "fp32"; }
+bool uses_bf16(const RunConfig& config) {
+  return config.train.precision != "fp32" && !uses_fp16(config);
+}
 
 bool uses_int8(const RunConfig& config) { return config.train.precision == "int8"; }
+
+bool uses_fp16(const RunConfig& config) { return config.train.precision == "fp16"; }
+
+bool has_gradients_in_fp16(const RunConfig& config) {
+  return uses_fp16(config) || config.train.precision == "mixed";
+}
 
 bool trains_on_rows(const RunConfig& config) { return config.train.objective != "lm"; }
 
@@ -685,9 +695,9 @@ RunConfig with_training_precision(RunConfig config) {
   return config;
 }
 
-RunConfig without_int8(RunConfig config) {
-  if (uses_int8(config)) {
-    log_info("train.precision: int8 is for training; computing in bf16");
+RunConfig with_inference_precision(RunConfig config) {
+  if (uses_int8(config) || has_gradients_in_fp16(config)) {
+    log_info("train.precision: {} is for training; computing in bf16", config.train.precision);
     config.train.precision = "bf16";
   }
   config.precision = {};
@@ -710,7 +720,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(fmt::format(
         "memory.masters: disk stores the lower 16 bits of bf16 parameters with the moments; "
         "expected memory.optimizer_state: disk or auto and train.precision: bf16, got {} and {}",
-        memory.optimizer_state, uses_bf16(config) ? "bf16" : "fp32"));
+        memory.optimizer_state, config.train.precision));
   if (memory.parameters == "disk" && memory.optimizer_state == "resident")
     problems.push_back(
         "memory.parameters: disk stores parameters with the moments; expected "

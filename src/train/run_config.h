@@ -221,6 +221,9 @@ bool trains_adapter(const RunConfig& config);
 // but products of trained matrices is as in bf16.
 bool uses_bf16(const RunConfig& config);
 bool uses_int8(const RunConfig& config);
+bool uses_fp16(const RunConfig& config);
+// train.precision: fp16 or mixed.
+bool has_gradients_in_fp16(const RunConfig& config);
 
 // Whether data are rows whose tokens have weights, by train.objective.
 bool trains_on_rows(const RunConfig& config);
@@ -238,9 +241,9 @@ std::optional<std::tm> date_of(const std::string& text);
 // Replaces train.precision: auto by its meaning for a training step.
 RunConfig with_training_precision(RunConfig config);
 
-// For programs outside of training: they compute in bf16 where training does in int8, which is
+// For programs outside of training: they compute in bf16 where training has int8 or fp16, which is
 // logged, and have no units of another precision.
-RunConfig without_int8(RunConfig config);
+RunConfig with_inference_precision(RunConfig config);
 
 // The resolved config as YAML; load_run_config of it gives the same config.
 std::string to_yaml(const RunConfig& config);

@@ -18,14 +18,14 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-// Inputs that become bf16 whatever they were.
+// Inputs that become 16 bits whatever they were.
 struct OperandRow {
   std::string_view op;
   std::vector<std::size_t> operands;
 };
 const std::vector<std::size_t> kOfProducts{0, 1};
 const std::array<OperandRow, 1> kTables{{{"embedding", {0}}}};
-// Inputs, where a node has them, that share one dtype: bf16 as soon as one of them is.
+// Inputs, where a node has them, that share one dtype: of 16 bits as soon as one of them is.
 const std::array<OperandRow, 5> kUniform{{{"add", {0, 1}},
                                           {"attention", {0, 1, 2}},
                                           {"cache_write", {0, 1}},
@@ -44,10 +44,13 @@ const std::vector<std::size_t>& operands(const std::array<OperandRow, N>& table,
   return none;
 }
 
-class ToBf16 {
+class To16Bits {
  public:
-  ToBf16(Graph& graph, const PassContext& context)
-      : graph_(graph), builder_(graph, context.find_op), keep_(context.options.products.keep) {}
+  To16Bits(Graph& graph, const PassContext& context, DType half)
+      : graph_(graph),
+        builder_(graph, context.find_op),
+        keep_(context.options.products.keep),
+        half_(half) {}
 
   bool run() {
     std::vector<std::string> units;
@@ -89,7 +92,7 @@ class ToBf16 {
       if (state.role != ir::StateRole::kCache) continue;
       TensorType& type = graph_.value(state.before).type;
       if (type.dtype != DType::kFloat32) continue;
-      type.dtype = DType::kBFloat16;
+      type.dtype = half_;
       changed_ = true;
     }
   }
@@ -102,7 +105,7 @@ class ToBf16 {
     const auto key = std::pair(value, wanted);
     if (const auto found = converted_.find(key); found != converted_.end()) return found->second;
     const ir::State* state = parameter_of(value);
-    const ValueId converted = state != nullptr && wanted == DType::kBFloat16
+    const ValueId converted = state != nullptr && wanted == half_
                                   ? copy_of(state->name, value)
                                   : builder_.add1("cast", {value},
                                                   {{"dtype", std::string(to_string(wanted))},
@@ -119,7 +122,7 @@ class ToBf16 {
 
   ValueId copy_of(Name parameter, ValueId value) {
     TensorType type = graph_.value(value).type;
-    type.dtype = DType::kBFloat16;
+    type.dtype = half_;
     return builder_.state_of(parameter, ir::StateRole::kCopy, type);
   }
 
@@ -129,23 +132,23 @@ class ToBf16 {
     return inputs;
   }
 
-  // Floats among these inputs become bf16 as soon as one is. Where the op says that an input does
-  // not take bf16, it is f32.
+  // Floats among these inputs become 16 bits as soon as one is. Where the op says that an input does
+  // not take them, it is f32.
   void make_uniform(Node& node, const std::vector<std::size_t>& inputs) {
     const auto is = [&](std::size_t i, DType wanted) {
       return i < node.inputs.size() && dtype(node.inputs[i]) == wanted;
     };
     const auto takes = [&](std::size_t i) {
-      return !node.op->takes || node.op->takes(static_cast<int>(i), DType::kBFloat16);
+      return !node.op->takes || node.op->takes(static_cast<int>(i), half_);
     };
-    const bool any_bf16 = std::any_of(inputs.begin(), inputs.end(), [&](std::size_t i) {
-      return is(i, DType::kBFloat16) && takes(i);
+    const bool any_half = std::any_of(inputs.begin(), inputs.end(), [&](std::size_t i) {
+      return is(i, half_) && takes(i);
     });
     for (const std::size_t i : inputs) {
-      if (is(i, DType::kBFloat16) && !takes(i))
+      if (is(i, half_) && !takes(i))
         node.inputs[i] = as(node.inputs[i], DType::kFloat32);
-      if (any_bf16 && is(i, DType::kFloat32) && takes(i))
-        node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
+      if (any_half && is(i, DType::kFloat32) && takes(i))
+        node.inputs[i] = as(node.inputs[i], half_);
     }
   }
 
@@ -156,18 +159,18 @@ class ToBf16 {
     const Unit* kept = is_product ? unit_of(graph_, node, keep_) : nullptr;
     const DType of_product = kept != nullptr && kept->second == spec::Precision::kFp32
                                  ? DType::kFloat32
-                                 : DType::kBFloat16;
+                                 : half_;
     for (const std::size_t i : is_product ? kOfProducts : operands(kTables, op)) {
-      const DType wanted = is_product ? of_product : DType::kBFloat16;
-      const DType other = wanted == DType::kBFloat16 ? DType::kFloat32 : DType::kBFloat16;
+      const DType wanted = is_product ? of_product : half_;
+      const DType other = wanted == half_ ? DType::kFloat32 : half_;
       if (dtype(node.inputs[i]) == other) node.inputs[i] = as(node.inputs[i], wanted);
     }
     make_uniform(node, node.op->takes ? all_of(node) : operands(kUniform, op));
     for (const std::size_t i : operands(kPrecise, op))
-      if (dtype(node.inputs[i]) == DType::kBFloat16)
+      if (dtype(node.inputs[i]) == half_)
         node.inputs[i] = as(node.inputs[i], DType::kFloat32);
     if (is_product && !ir::product_form(node)->is_grouped &&
-        dtype(node.inputs[0]) == DType::kBFloat16 && precise_.count(node.outputs[0]) != 0 &&
+        dtype(node.inputs[0]) == half_ && precise_.count(node.outputs[0]) != 0 &&
         node.attributes.count("output_dtype") == 0) {
       node.attributes["output_dtype"] = std::string("f32");
       changed_ = true;
@@ -192,6 +195,7 @@ class ToBf16 {
   Graph& graph_;
   ir::GraphBuilder builder_;
   const Units& keep_;
+  const DType half_;  // bf16 or f16
   std::set<ValueId> precise_;
   std::map<std::pair<ValueId, DType>, ValueId> converted_;
   bool changed_ = false;
@@ -202,8 +206,11 @@ bool choose_precision(Graph& graph, const PassContext& context) {
     case spec::Precision::kFp32:
       return false;
     case spec::Precision::kBf16:
-    case spec::Precision::kInt8:  // quantize_products does the rest
-      return ToBf16(graph, context).run();
+    case spec::Precision::kInt8:   // quantize_products does the rest
+    case spec::Precision::kMixed:  // half_gradients does the rest
+      return To16Bits(graph, context, DType::kBFloat16).run();
+    case spec::Precision::kFp16:
+      return To16Bits(graph, context, DType::kFloat16).run();
   }
   ANABATIC_CHECK(false, "[precision] unknown policy {}",
                  static_cast<int>(context.options.precision));

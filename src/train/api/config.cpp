@@ -39,7 +39,8 @@ void add(Settings& all, const Config::Train& train) {
   all["train.micro_batch_size"] = values(train.micro_batch_size);
   all["train.gradient_accumulation_steps"] = values(train.gradient_accumulation_steps);
   all["train.gradient_leaves"] = values(train.gradient_leaves, "auto");
-  all["train.precision"] = values(train.precision, {"auto", "bf16", "fp32", "int8"});
+  all["train.precision"] =
+      values(train.precision, {"auto", "bf16", "fp16", "fp32", "int8", "mixed"});
   all["train.seed"] = values(train.seed);
   all["train.output"] = values(train.output);
   all["train.resume"] = values(train.resume, {"auto", "never"});

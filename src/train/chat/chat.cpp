@@ -20,7 +20,7 @@ constexpr std::int64_t kLargestFile = std::int64_t{1} << 26;
 RunConfig of_conversation(RunConfig run) {
   ANABATIC_REQUIRE(!run.model.path.empty(), "[generate] expected model.path, got none");
   run.data.append_eos = io::AddToken::kNever;  // a prompt is continued
-  return without_int8(without_mtp(run));
+  return with_inference_precision(without_mtp(run));
 }
 
 }  // namespace

@@ -286,10 +286,11 @@ ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
     const std::string before = key.show(saved), after = key.show(now);
     if (before == after) continue;
     if (key.name == "data.packing" && packing_of(saved) == packing_of(now)) continue;
-    // Files hold the same states in either precision.
+    // Files hold the same states in each of these precisions.
     const bool is_other_product =
         key.name.starts_with("precision.") ||
-        (key.name == "train.precision" && uses_bf16(saved) && uses_bf16(now));
+        (key.name == "train.precision" && saved.train.precision != "fp32" &&
+         now.train.precision != "fp32");
     if (factors.contains(key.name) && has_its_steps) {
       change.remarks.push_back(
           fmt::format("{} is {} from here on; the checkpoint has {}, with as many samples a step",

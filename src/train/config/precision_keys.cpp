@@ -49,10 +49,35 @@ ConfigKey loss_scale_key() {
                      "What a step's loss is multiplied by before its backward, so that gradients "
                      "of few bits do not underflow; the update undoes it. dynamic begins at 65536, "
                      "doubles after 2000 steps, and is divided by 2 with a step that is skipped "
-                     "because a gradient is not finite. auto is 1.",
+                     "because a gradient is not finite. auto is dynamic with train.precision: fp16 "
+                     "and mixed, else 1.",
                      1, kLargestLossScale, AT(precision.loss_scale)),
               "dynamic", Keys::kDynamic, AT(precision.loss_scale)),
       "auto", Keys::kByPrecision, AT(precision.loss_scale));
+}
+
+// What has no form with gradients in fp16.
+void add_fp16_problems(const RunConfig& config, std::vector<std::string>& problems) {
+  if (!has_gradients_in_fp16(config)) return;
+  const std::string& precision = config.train.precision;
+  const auto refuse = [&](bool is_there, const char* with, const char* why) {
+    if (is_there)
+      problems.push_back(
+          fmt::format("train.precision: expected bf16 with {}, got {}: {}", with, precision, why));
+  };
+  refuse(trains_adapter(config), "lora", "frozen weights and adapters have no fp16 form");
+  refuse(trains_on_pairs(config), "train.objective: dpo",
+         "policy and reference are compared in one precision");
+  refuse(!config.model.plugins.empty(), "model.plugins", "plugins take fp32 and bf16");
+  refuse(config.parallel.expert > 1, "parallel.expert",
+         "rows of experts are not exchanged in fp16");
+  refuse(config.memory.compress != "off", "memory.compress",
+         "values in fp16 are not compressed further");
+  for (const auto& [unit, word] : config.precision.keep)
+    if (word == "bf16")
+      problems.push_back(fmt::format(
+          "precision.keep: expected fp32 for '{}' with train.precision: {}, got bf16", unit,
+          precision));
 }
 
 }  // namespace
@@ -70,15 +95,16 @@ void add_precision_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_precision_problems(const RunConfig& config, std::vector<std::string>& problems) {
-  if (!config.precision.keep.empty() && !uses_bf16(config))
+  if (!config.precision.keep.empty() && config.train.precision == "fp32")
     problems.emplace_back(
-        "precision.keep: expected train.precision: bf16 or int8 with units that differ from it, "
-        "got fp32");
+        "precision.keep: expected train.precision: bf16, int8, fp16 or mixed with units that "
+        "differ from it, got fp32");
   if (loss_scale_of(config) == RunConfig::Precision::kDynamic &&
       config.optimizer.update == "in_backward")
     problems.emplace_back(
         "precision.loss_scale: expected a number with optimizer.update: in_backward, got dynamic: "
         "a step could not be skipped, for weights have changed before all gradients are known");
+  add_fp16_problems(config, problems);
   if (!uses_int8(config)) return;
   if (trains_adapter(config))
     problems.emplace_back(

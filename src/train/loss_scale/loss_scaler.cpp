@@ -61,7 +61,7 @@ bool LossScaler::gives_up() const {
 double loss_scale_of(const RunConfig& run) {
   using Keys = RunConfig::Precision;
   if (run.precision.loss_scale != Keys::kByPrecision) return run.precision.loss_scale;
-  return 1.0;
+  return has_gradients_in_fp16(run) ? Keys::kDynamic : 1.0;
 }
 
 bool scales_loss(const RunConfig& run) { return loss_scale_of(run) != 1.0; }

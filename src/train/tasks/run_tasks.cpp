@@ -50,7 +50,7 @@ constexpr std::int64_t kDefaultLength = 2048;
 class TaskRunner {
  public:
   TaskRunner(const RunConfig& run, std::int64_t batch_tokens, bool has_chats)
-      : session_(without_int8(without_mtp(without_eos(run))), false),
+      : session_(with_inference_precision(without_mtp(without_eos(run))), false),
         tokenizer_(io::Tokenizer::load(tokenizer_folder_or_file(run.model.path))),
         special_(special_tokens_of(session_.run(), &tokenizer_, session_.config().eos_token_ids)),
         longest_(session_.config().max_position_embeddings > 0
