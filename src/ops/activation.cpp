@@ -68,8 +68,9 @@ std::vector<TensorType> infer_activation_gradient(ir::Types inputs,
   const int count = num_operands(spec::activation_of(attributes));
   check_num_inputs(check, count + 1);
   const Operand gate = check_activated(check, 0, count);
-  check.same_type(check.floating(count, "dy", 2), gate);
-  return std::vector<TensorType>(static_cast<std::size_t>(count), *gate.type);
+  const Operand dy = check.floating(count, "dy", 2);
+  check.gradient_of(dy, gate);
+  return std::vector<TensorType>(static_cast<std::size_t>(count), *dy.type);
 }
 
 ir::Gradients activation_gradient(ir::GraphBuilder& builder, const ir::Node& node,
@@ -158,7 +159,7 @@ TensorType check_gradient(const Check& check, const spec::ActivationGradientInpu
   if (at.is_grouped) check.size(check.i32(at.offsets(), "offsets", 1), 0, weight.size(0) + 1);
   if (!check.is_quantized(at.operand(0))) {
     const Operand gate = check_activated(check, at.operand(0), at.num_operands);
-    check.same_dtype(dy, gate);
+    check.gradient_dtype_of(dy, gate);
     check.same_dim(gate, 1, weight, ndim - 1);
     return *gate.type;
   }
@@ -183,8 +184,9 @@ std::vector<TensorType> infer_product_gradient(std::string_view op, ir::Types in
       spec::activation_gradient_inputs(attributes, kForm != Form::kDense);
   check_num_inputs(check, kForm == Form::kWeighted ? at.row_weights() + 1 : at.row_map());
   const TensorType gate = check_gradient(check, at, kForm == Form::kDense ? 2 : 3);
-  std::vector<TensorType> outputs(static_cast<std::size_t>(at.num_operands), gate);
   const Operand dy = check.floating(at.dy(), "dy", 2);
+  std::vector<TensorType> outputs(static_cast<std::size_t>(at.num_operands),
+                                  with_dtype(gate, dy.dtype()));
   if (kForm == Form::kWeighted) {
     const Operand row_map = check.i32(at.row_map(), "row_map", 1),
                   weights = check.wide(at.row_weights(), "weights", 2);

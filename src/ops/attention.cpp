@@ -68,8 +68,10 @@ std::vector<TensorType> infer_attention_gradient(ir::Types inputs,
       expected_lse{.name = "the lse of attention", .type = &want_lse};
   check.same_type(check.floating(5, "out", 2), expected_out);
   check.same_type(check.wide(6, "lse", 2), expected_lse);
-  check.same_type(check.floating(7, "dout", 2), expected_out);
-  std::vector<TensorType> outputs{inputs[0], inputs[1], inputs[2]};
+  const Operand dout = check.floating(7, "dout", 2);
+  check.gradient_of(dout, expected_out);
+  std::vector<TensorType> outputs;
+  for (std::size_t i = 0; i < 3; ++i) outputs.push_back(with_dtype(inputs[i], dout.dtype()));
   if (check.has("with_delta") && check.flag("with_delta")) outputs.push_back(want_lse);
   return outputs;
 }

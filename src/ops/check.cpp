@@ -19,6 +19,10 @@ bool is_floating(DType dtype) {
          dtype == DType::kFloat64;
 }
 
+bool is_f16_next_to_bf16(DType gradient, const Operand& value) {
+  return gradient == DType::kFloat16 && value.type->value_dtype() == DType::kBFloat16;
+}
+
 std::string described(const Operand& operand) {
   return fmt::format("{} {}", operand.name, to_string(*operand.type));
 }
@@ -112,7 +116,7 @@ Operand Check::weight(int i, std::string_view name, int ndim, const Operand& row
     return is_known ? operand : in_int8(i, name, ndim);
   };
   const Operand weight = is_quantized(i) ? kept() : floating(i, name, ndim);
-  if (weight.type->value_dtype() != rows.dtype())
+  if (weight.type->value_dtype() != rows.dtype() && !is_f16_next_to_bf16(rows.dtype(), weight))
     fail(fmt::format("expected {} and {} to have one dtype, got {} and {}", rows.name, name,
                      described(rows), described(weight)));
   return weight;
@@ -161,6 +165,15 @@ void Check::multiple(const Operand& a, std::int64_t axis, std::int64_t divisor,
   if (divisor <= 0 || a.size(axis) % divisor != 0)
     fail(fmt::format("expected dimension {} of {} to be a multiple of {} ({}), got {}", axis,
                      a.name, divisor, reason, to_string(*a.type)));
+}
+
+void Check::gradient_of(const Operand& dy, const Operand& x) const {
+  same_shape(dy, x);
+  gradient_dtype_of(dy, x);
+}
+
+void Check::gradient_dtype_of(const Operand& dy, const Operand& x) const {
+  if (!is_f16_next_to_bf16(dy.dtype(), x)) same_dtype(dy, x);
 }
 
 void Check::row_major(const Operand& a) const {

@@ -49,8 +49,8 @@ class Check {
     return i < num_inputs() && inputs_[static_cast<std::size_t>(i)].is_quantized();
   }
   Operand in_int8(int i, std::string_view name, int ndim = 2) const;
-  // Input i as the weight of a product of `rows`, whose dtype its values have: in int8 or MXFP4 by
-  // rows, and in the panels of an int8 product, too.
+  // Input i as the weight of a product of `rows`, whose dtype its values have, or bf16 with rows of
+  // gradients in f16: in int8 or MXFP4 by rows, and in the panels of an int8 product, too.
   Operand weight(int i, std::string_view name, int ndim, const Operand& rows) const;
   Operand f64(int i, std::string_view name, int ndim) const;
 
@@ -63,6 +63,11 @@ class Check {
   // Dimension `axis` of a is a multiple of `divisor`; `reason` names the divisor.
   void multiple(const Operand& a, std::int64_t axis, std::int64_t divisor,
                 std::string_view reason) const;
+
+  // The gradient dy of a value like x has its shape and dtype, or f16 next to an x in bf16.
+  void gradient_of(const Operand& dy, const Operand& x) const;
+  // Its dtype alone.
+  void gradient_dtype_of(const Operand& dy, const Operand& x) const;
 
   void row_major(const Operand& a) const;
   // Row-major, or packed for a product with its right operand: its transpose, or itself.

@@ -42,7 +42,7 @@ std::vector<TensorType> infer_grouped_linear_input_gradient(ir::Types inputs,
 std::vector<TensorType> grouped_linear_weight_gradient_types(const Check& check) {
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
                 offsets = check.i32(2, "offsets", 1);
-  check.same_dtype(x, dy);
+  check.gradient_dtype_of(dy, x);
   check.fallback_of_gradient(x);
   if (check.num_inputs() > kRowMap + (is_written_into(check.attributes()) ? 1 : 0)) {
     const std::string& gathered = check.string("gathered");

@@ -26,15 +26,16 @@ std::vector<TensorType> infer_layer_norm_input_gradient(ir::Types inputs,
                                                         const spec::Attributes& attributes) {
   const Check check("layer_norm_input_gradient", inputs, attributes, {"epsilon"});
   const Operand x = check_layer_norm_inputs(check);
-  check.same_type(check.floating(2, "dy", 2), x);
-  return {inputs[0]};
+  const Operand dy = check.floating(2, "dy", 2);
+  check.gradient_of(dy, x);
+  return {*dy.type};
 }
 
 std::vector<TensorType> infer_layer_norm_weight_gradient(ir::Types inputs,
                                                          const spec::Attributes& attributes) {
   const Check check("layer_norm_weight_gradient", inputs, attributes, {"epsilon"});
   const Operand x = check.floating(0, "x", 2);
-  check.same_type(check.floating(1, "dy", 2), x);
+  check.gradient_of(check.floating(1, "dy", 2), x);
   check.non_negative("epsilon");
   const TensorType of_columns = typed(wide_dtype(x.dtype()), {x.size(1)});
   return {of_columns, of_columns};

@@ -32,7 +32,7 @@ std::vector<TensorType> infer_linear_input_gradient(ir::Types inputs,
 
 std::vector<TensorType> linear_weight_gradient_types(const Check& check) {
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2);
-  check.same_dtype(x, dy);
+  check.gradient_dtype_of(dy, x);
   check.same_dim(x, 0, dy, 0);
   check.fallback_of_gradient(x);
   return {laid_out(check, typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)}))};

@@ -82,7 +82,7 @@ std::vector<TensorType> infer_linear_many_weight_gradient(ir::Types inputs,
   std::vector<TensorType> outputs;
   for (int i = 1; i < num_others<kGrouped>(check); ++i) {
     const Operand dy = check.floating(i, "dy", 2);
-    check.same_dtype(x, dy);
+    check.gradient_dtype_of(dy, x);
     check.same_dim(x, 0, dy, 0);
     outputs.push_back(typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)}));
   }

@@ -30,17 +30,17 @@ std::vector<TensorType> infer_rms_norm_input_gradient(ir::Types inputs,
                                                       const spec::Attributes& attributes) {
   const Check check("rms_norm_input_gradient", inputs, attributes, {"epsilon"});
   check_rms_norm_inputs(check);
-  check.same_type(check.floating(2, "dy", 2), check.floating(0, "x", 2));
-  if (check.num_inputs() == 4)
-    check.same_type(check.floating(3, "residual", 2), check.floating(0, "x", 2));
-  return {inputs[0]};
+  const Operand dy = check.floating(2, "dy", 2);
+  check.gradient_of(dy, check.floating(0, "x", 2));
+  if (check.num_inputs() == 4) check.same_type(check.floating(3, "residual", 2), dy);
+  return {*dy.type};
 }
 
 std::vector<TensorType> infer_rms_norm_weight_gradient(ir::Types inputs,
                                                        const spec::Attributes& attributes) {
   const Check check("rms_norm_weight_gradient", inputs, attributes, {"epsilon", "width"});
   const Operand x = check.floating(0, "x", 2);
-  check.same_type(check.floating(1, "dy", 2), x);
+  check.gradient_of(check.floating(1, "dy", 2), x);
   const std::int64_t width = check.positive_int("width");
   check.multiple(x, 1, width, "width");
   check.non_negative("epsilon");

@@ -34,8 +34,9 @@ std::vector<TensorType> infer_clamp_gradient(ir::Types inputs, const spec::Attri
   const Check check("clamp_gradient", inputs, attributes, {"limit"});
   check.non_negative("limit");
   const Operand x = check.floating(0, "x");
-  check.same_type(check.floating(1, "dy"), x);
-  return {*x.type};
+  const Operand dy = check.floating(1, "dy");
+  check.gradient_of(dy, x);
+  return {*dy.type};
 }
 
 ir::Gradients scale_gradient(ir::GraphBuilder& builder, const ir::Node& node,
@@ -68,8 +69,9 @@ std::vector<TensorType> infer_gate(ir::Types inputs, const spec::Attributes& att
 std::vector<TensorType> infer_gate_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("gate_rows_gradient", inputs, attributes);
   const Operand x = check_gated_rows(check);
-  check.same_type(check.floating(2, "dy", 2), x);
-  return {*x.type, inputs[1]};
+  const Operand dy = check.floating(2, "dy", 2);
+  check.gradient_of(dy, x);
+  return {*dy.type, inputs[1]};
 }
 
 ir::Gradients gate_gradient(ir::GraphBuilder& builder, const ir::Node& node,

@@ -26,10 +26,10 @@ std::vector<TensorType> infer_unpermute_gradient(ir::Types inputs,
   const Operand dout = check.floating(0, "dout", 2), y = check.floating(1, "y", 2),
                 weights = check.wide(2, "weights", 2);
   check_rows(check, y, weights, check.i32(3, "slots", 1));
-  check.same_dtype(dout, y);
+  check.gradient_dtype_of(dout, y);
   check.same_dim(dout, 0, weights, 0);
   check.same_dim(dout, 1, y, 1);
-  return {*y.type, *weights.type};
+  return {with_dtype(*y.type, dout.dtype()), *weights.type};
 }
 
 ir::Gradients unpermute_gradient(ir::GraphBuilder& builder, const ir::Node& node,

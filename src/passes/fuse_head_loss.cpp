@@ -120,7 +120,11 @@ class HeadLossFuser {
         fused.inputs.insert(fused.inputs.begin() + spec::kHeadLossScaleInput,
                             *backward->dloss.loss_scale);
       }
-      fused.outputs.push_back(graph_.node(backward->input_gradient).outputs[0]);
+      const ValueId dx = graph_.node(backward->input_gradient).outputs[0];
+      if (const DType dtype = graph_.value(dx).type.dtype;
+          dtype != graph_.value(head->inputs[0]).type.dtype)
+        fused.attributes["dx_dtype"] = std::string(to_string(dtype));
+      fused.outputs.push_back(dx);
       if (has_weight_gradient)
         fused.outputs.push_back(graph_.node(*backward->weight_gradient).outputs[0]);
       keep_[index(backward->input_gradient)] = false;
@@ -160,6 +164,12 @@ class HeadLossFuser {
            });
   }
 
+  // As the op gives it: of the dtype of x, or f16 where that is bf16.
+  static bool is_gradient_of(TensorType dx, const TensorType& x) {
+    if (x.dtype == DType::kBFloat16 && dx.dtype == DType::kFloat16) dx.dtype = x.dtype;
+    return dx == x;
+  }
+
   std::optional<Backward> find_backward(const Node& head, const Node& loss) const {
     Backward found;
     // Logits, labels, scale, then the loss's lse and dloss, then weights where there are any.
@@ -196,7 +206,7 @@ class HeadLossFuser {
     for (const NodeId id : readers_[index(dlogits)]) {
       const Node& node = graph_.node(id);
       if (node.op->name == "linear_input_gradient" && node.inputs[1] == weight &&
-          graph_.value(node.outputs[0]).type == graph_.value(x).type) {
+          is_gradient_of(graph_.value(node.outputs[0]).type, graph_.value(x).type)) {
         found.input_gradient = id;
         has_input = true;
       } else if (node.op->name == "linear_weight_gradient" && node.inputs[0] == x) {

@@ -29,6 +29,7 @@
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
 #include "passes/precision/fake_quantize.h"
+#include "passes/precision/half_gradients.h"
 #include "passes/precision/precision.h"
 #include "passes/precision/quantize_frozen.h"
 #include "passes/precision/quantize_products.h"
@@ -63,6 +64,8 @@ constexpr std::array kStages{
     Stage{kQuantizeFrozen, Runs::kBoth},
     // Everything that follows sees forward and backward together.
     Stage{kDifferentiate, Runs::kTraining},
+    // Gradients have their dtypes before anything fuses them.
+    Stage{kHalfGradients, Runs::kTraining},
     // The contributions that differentiate lists become one state, before anything rewrites them.
     Stage{kAccumulateGradients, Runs::kTraining},
     // Matches the plain product of the head, so before weights are packed or products joined.

@@ -109,17 +109,12 @@ int expect_rounded(const OpCall& call, std::string_view suffix) {
   return num_rows;
 }
 
-OpCall norm_gradient(std::int64_t rows, std::int64_t width, DType of_x, DType of_dy) {
-  const TensorType x = tensor_type(of_x, {rows, width}), dy = tensor_type(of_dy, {rows, width});
-  return {"rms_norm_input_gradient",
-          {{"epsilon", 1e-5}},
-          {drawn(x, 0), drawn(tensor_type(kF32, {width}), 1), drawn(dy, 2), drawn(dy, 3)},
-          {dy}};
-}
-
-// The norm has more rows than a piece, and a last piece of few.
 TEST(WidenedRows, HaveTheBitsOfTheRowInF32RoundedOnce) {
-  EXPECT_GT(expect_rounded(norm_gradient(700, 256, kF16, kF16), "_widened"), 0);
+  const TensorType x = tensor_type(kF16, {70, 23}), gate = tensor_type(kF32, {70, 1});
+  EXPECT_GT(expect_rounded(
+                {"gate_rows_gradient", {}, {drawn(x, 0), drawn(gate, 1), drawn(x, 2)}, {x, gate}},
+                "_widened"),
+            0);
   const TensorType out = tensor_type(kF16, {40, 12});
   const Values lse = drawn(tensor_type(kF32, {40, 2}), 9);
   Values begin{.type = tensor_type(DType::kInt32, {40}), .data = std::vector<double>(40, 0)},
@@ -134,21 +129,6 @@ TEST(WidenedRows, HaveTheBitsOfTheRowInF32RoundedOnce) {
                             {out, lse.type}},
                            "_widened"),
             0);
-}
-
-// Weight gradients add up over pieces of rows.
-TEST(WidenedRows, AddUpOverPieces) {
-  const std::int64_t rows = 2000, width = 512;
-  Values x{.type = tensor_type(kF16, {rows, width})}, dy = x;
-  x.data.assign(static_cast<std::size_t>(rows * width), 1.0);
-  for (std::int64_t i = 0; i < rows * width; ++i)
-    dy.data.push_back(static_cast<double>(i / width % 2));
-  const OpCall call{"rms_norm_weight_gradient",
-                    {{"epsilon", 0.0}, {"width", width}},
-                    {x, dy},
-                    {tensor_type(kF32, {width})}};
-  for (const auto& got : run_all(call))
-    for (const double value : got[0].data) EXPECT_EQ(value, static_cast<double>(rows / 2));
 }
 
 TEST(ProductsOfHalf, HaveTheBitsOfThoseInF32RoundedOnce) {

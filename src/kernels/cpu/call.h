@@ -65,13 +65,22 @@ inline void with_float_type(DType dtype, Body&& body) {
     body(static_cast<float*>(nullptr));
 }
 
-// The same of f16, too.
+// The same with f16.
 template <class Body>
 inline void with_any_float_type(DType dtype, Body&& body) {
   if (dtype == DType::kFloat16)
     body(static_cast<Float16*>(nullptr));
   else
     with_float_type(dtype, body);
+}
+
+// The types of a value and of gradients next to it: the same ones, or bf16 and f16.
+template <class Body>
+inline void with_gradient_types(DType value, DType gradient, Body&& body) {
+  if (value == DType::kBFloat16 && gradient == DType::kFloat16)
+    body(static_cast<BFloat16*>(nullptr), static_cast<Float16*>(nullptr));
+  else
+    with_any_float_type(value, [&]<class T>(T* type) { body(type, type); });
 }
 
 }  // namespace anabatic::kernels::cpu

@@ -132,7 +132,7 @@ void activate_gradient(const Arguments& args, const A& activation) {
 }  // namespace
 
 void add(const Arguments& args) {
-  with_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) {
+  with_any_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) {
     const T *a = args.inputs[0].as<const T>(), *b = args.inputs[1].as<const T>();
     T* y = args.outputs[0].as<T>();
     for_pairs<T>(

@@ -143,7 +143,7 @@ void expert_bias_weight_gradient(const Arguments& args) {
 
 void permute_gradient(const Arguments& args) {
   const std::int64_t top_k = spec::get_int(*args.attributes, "top_k");
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     sum_slots<T>(args, args.inputs[0], args.inputs[1].as<const std::int32_t>(), top_k,
                  [](std::int64_t) { return 1.0f; });
   });
@@ -151,7 +151,7 @@ void permute_gradient(const Arguments& args) {
 
 void unpermute(const Arguments& args) {
   const float* weights = args.inputs[1].as<const float>();
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     sum_slots<T>(args, args.inputs[0], args.inputs[2].as<const std::int32_t>(),
                  columns(args.inputs[1]), [=](std::int64_t slot) {
                    const float weight = weights[slot];  // a NaN as store_pair keeps it
@@ -164,12 +164,13 @@ void unpermute_gradient(const Arguments& args) {
   const float* weights = args.inputs[2].as<const float>();
   const std::int32_t* slots = args.inputs[3].as<const std::int32_t>();
   const std::int64_t width = columns(args.inputs[1]), top_k = columns(args.inputs[2]);
-  with_float_type(args.inputs[1].type->dtype, [&]<class T>(T*) {
+  const DType of_y = args.inputs[1].type->dtype, of_dout = args.inputs[0].type->dtype;
+  with_gradient_types(of_y, of_dout, [&]<class T, class D>(T*, D*) {
     const auto run = [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin; slot < end; ++slot) {
-        const T* dout = args.inputs[0].as<const T>() + slot / top_k * width;
+        const D* dout = args.inputs[0].as<const D>() + slot / top_k * width;
         const T* y = args.inputs[1].as<const T>() + slots[slot] * width;
-        T* dy = args.outputs[0].as<T>() + slots[slot] * width;
+        D* dy = args.outputs[0].as<D>() + slots[slot] * width;
         const double sum = sum_of_row(width, [&](std::int64_t i, int n, Floats before) {
           const Floats d = load(dout + i, n);
           store(dy + i, weights[slot] * d, n);

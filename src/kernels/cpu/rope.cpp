@@ -116,7 +116,7 @@ void rotate_rows(const Arguments& args, const Rotation<T> (&parts)[N], const Ten
 
 // May write over x.
 void rope(const Arguments& args) {
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     const Rotation<T> parts[]{
         {args.inputs[0].as<const T>(), args.outputs[0].as<T>(), columns(args.inputs[0])}};
     rotate_rows(args, parts, args.inputs[1]);
@@ -125,7 +125,7 @@ void rope(const Arguments& args) {
 
 // May write over both.
 void rope_pair(const Arguments& args) {
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     Rotation<T> parts[2];
     for (std::size_t i = 0; i < 2; ++i) {
       parts[i] = {args.inputs[i].as<const T>(), args.outputs[i].as<T>(), columns(args.inputs[i])};

@@ -166,8 +166,9 @@ constexpr OpRows vector(const cpu::VectorKernel& kernel, Workspace workspace = n
 }
 
 // For ops over whole activations, whose results may be larger than the caches.
+template <Supports kTypes = kActivations>
 constexpr OpRows stream(const cpu::VectorKernel& kernel, Workspace workspace = nullptr) {
-  return vector(kernel, workspace, cpu::prepare_stream);
+  return vector<kTypes>(kernel, workspace, cpu::prepare_stream);
 }
 
 template <Supports kTypes = kActivations>
@@ -284,8 +285,8 @@ constexpr OpRows slices(std::string_view op, RunOf) {
 constexpr OpRows kOps[] = {
     stream(variants::activation()),
     stream(variants::activation_gradient()),
-    stream(variants::add()),
-    stream(variants::add_rms_norm(), cpu::paired_weight_workspace_bytes),
+    stream<kAnyFloats>(variants::add()),
+    stream<kAnyFloats>(variants::add_rms_norm(), cpu::paired_weight_workspace_bytes),
     scalar<supports_panels<Also::kF16>>("all_gather", cpu::exchange_alone),
     scalar<supports_panels<Also::kF16>>("all_reduce", cpu::exchange_alone),
     avx512_bf16("attention", cpu::avx512_bf16::attention, cpu::attention_pairs_workspace_bytes),
@@ -357,16 +358,16 @@ stream(variants::dropout()),
     optimizer_step(),
     vector<supports_packing>(variants::pack()),
     scalar<kAnyFloats>("permute", cpu::permute, nullptr, cpu::prepare_stream),
-    stream(variants::permute_gradient()),
+    stream<kAnyFloats>(variants::permute_gradient()),
     vector<supports_int8>(variants::quantize()),
     scalar<supports_panels<Also::kF16>>("reduce_scatter", cpu::exchange_alone),
     scalar<supports_panels<Also::kF16>>("reload", cpu::reload),
     scalar<kAnyFloats>("reshape", cpu::reload),
-    stream(variants::rms_norm(), cpu::paired_weight_workspace_bytes),
-    stream(variants::rms_norm_input_gradient(), cpu::paired_weight_workspace_bytes),
-    vector(variants::rms_norm_weight_gradient(), cpu::column_partials_workspace_bytes),
-    stream(variants::rope()),
-    stream(variants::rope_pair(), cpu::rope_pair_workspace_bytes),
+    stream<kAnyFloats>(variants::rms_norm(), cpu::paired_weight_workspace_bytes),
+    stream<kAnyFloats>(variants::rms_norm_input_gradient(), cpu::paired_weight_workspace_bytes),
+    vector<kAnyFloats>(variants::rms_norm_weight_gradient(), cpu::column_partials_workspace_bytes),
+    stream<kAnyFloats>(variants::rope()),
+    stream<kAnyFloats>(variants::rope_pair(), cpu::rope_pair_workspace_bytes),
     scalar("rope_table", cpu::rope_table),
     scalar("route_sort", cpu::route_sort, cpu::route_sort_workspace_bytes),
     vector(variants::router(), cpu::router_workspace_bytes),
@@ -380,13 +381,13 @@ stream(variants::dropout()),
     scalar("sequence_balance_loss_gradient", cpu::sequence_balance_loss_gradient),
     vector(variants::sinks_gradient(), cpu::column_partials_workspace_bytes),
     vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_leaves()),
-    vector(variants::sum_rows(), cpu::column_partials_workspace_bytes),
+    vector<kAnyFloats>(variants::sum_rows(), cpu::column_partials_workspace_bytes),
     vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_squares(),
                                                      cpu::sum_squares_workspace_bytes),
     vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_squares_of_parts(),
                                                      cpu::sum_squares_workspace_bytes),
-    stream(variants::unpermute()),
-    vector(variants::unpermute_gradient()),
+    stream<kAnyFloats>(variants::unpermute()),
+    vector<kAnyFloats>(variants::unpermute_gradient()),
 };
 
 struct Table {

@@ -140,7 +140,9 @@ ANABATIC_INLINE void store_half_away(BFloat16* p, Floats x, int count) {
 // x rounded to T.
 template <class T>
 ANABATIC_INLINE Floats round_to(Floats x) {
-  if constexpr (sizeof(T) == sizeof(BFloat16))
+  if constexpr (__is_same(T, Float16))
+    return widen_halves(narrow_to_halves(x));
+  else if constexpr (__is_same(T, BFloat16))
     return reinterpret_cast<Floats>(bf16_even(x) << 16);
   else
     return x;

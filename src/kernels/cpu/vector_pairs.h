@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two vectors at a time, for loops that memory bounds: bf16 elements split into even and odd ones,
 // which costs a shift and a mask where one vector would take a widening shuffle, and results that
-// bypass the caches.
+// bypass the caches. f16 elements have the same order, so that loops take both together.
 #pragma once
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/vector_math.h"
@@ -20,6 +20,13 @@ ANABATIC_INLINE Pair load_pair(const BFloat16* p) {
   Words both;
   std::memcpy(&both, p, sizeof both);
   return {reinterpret_cast<Floats>(both << 16), reinterpret_cast<Floats>(both & 0xFFFF0000u)};
+}
+
+ANABATIC_INLINE Pair load_pair(const Float16* p) {
+  Words both;
+  std::memcpy(&both, p, sizeof both);
+  return {widen_halves(__builtin_convertvector(both & 0xFFFFu, Halves)),
+          widen_halves(__builtin_convertvector(both >> 16, Halves))};
 }
 
 // kPair floats in the order that load_pair gives elements of type T.
@@ -73,10 +80,10 @@ ANABATIC_INLINE Words rounded_words(Floats x) {
 // As bf16 holds it; the same NaNs.
 template <class T>
 ANABATIC_INLINE Floats round_quickly(Floats x) {
-  if constexpr (sizeof(T) == sizeof(float))
-    return x;
-  else
+  if constexpr (__is_same(T, BFloat16))
     return reinterpret_cast<Floats>(rounded_words(x) & 0xFFFF0000u);
+  else
+    return round_to<T>(x);
 }
 
 template <bool kStreams>
@@ -88,6 +95,12 @@ ANABATIC_INLINE void store_pair(float* p, Pair x) {
 template <bool kStreams>
 ANABATIC_INLINE void store_pair(BFloat16* p, Pair x) {
   put_words<kStreams>(p, (rounded_words(x.first) >> 16) | (rounded_words(x.second) & 0xFFFF0000u));
+}
+
+template <bool kStreams>
+ANABATIC_INLINE void store_pair(Float16* p, Pair x) {
+  put_words<kStreams>(p, __builtin_convertvector(narrow_to_halves(x.first), Words) |
+                             __builtin_convertvector(narrow_to_halves(x.second), Words) << 16);
 }
 
 // Whether results may bypass the caches: they are larger than what prepare_stream allows, lie over

@@ -34,9 +34,9 @@ std::int64_t embedding_gradient_workspace_bytes(const spec::Problem& problem) {
   return problem.inputs[0].num_elements() * std::int64_t{sizeof(std::int32_t)};
 }
 
-// The norm's weight, for rows of bf16.
+// The norm's weight, for rows of 16 bits.
 std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem) {
-  if (problem.inputs[0].dtype != DType::kBFloat16) return 0;
+  if (problem.inputs[0].dtype == DType::kFloat32) return 0;
   return problem.inputs[1].num_elements() * std::int64_t{sizeof(float)};
 }
 

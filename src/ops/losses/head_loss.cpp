@@ -19,6 +19,13 @@ void check_head_loss_inputs(const Check& check, const spec::Attributes& attribut
     check.same_dim(check.wide(weights, "weights", 1), 0, x, 0);
 }
 
+// f16 may stand next to an x in bf16.
+TensorType dx_type(const Check& check, const TensorType& x) {
+  const TensorType type = with_dtype(x, check.dtype_or("dx_dtype", x.dtype));
+  check.gradient_of({"dx", &type}, {"x", &x});
+  return type;
+}
+
 std::vector<TensorType> infer_head_loss(ir::Types inputs, const spec::Attributes& attributes) {
   check_head_loss_inputs(Check("head_loss", inputs, attributes), attributes);
   return {typed(wide_dtype(inputs[0].dtype), {})};
@@ -26,22 +33,22 @@ std::vector<TensorType> infer_head_loss(ir::Types inputs, const spec::Attributes
 
 std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("head_loss_with_gradient", inputs, attributes, {"dloss"},
-                    {"fallback", "slices", "loss_scaled"});
+                    {"dx_dtype", "fallback", "slices", "loss_scaled"});
   check_head_loss_inputs(check, attributes);
   check.slices();
   check.fallback_of_gradient(check.floating(0, "x", 2));
   check.number("dloss");
   const DType wide = wide_dtype(inputs[0].dtype);
-  return {typed(wide, {}), inputs[0], with_dtype(inputs[1], wide)};
+  return {typed(wide, {}), dx_type(check, inputs[0]), with_dtype(inputs[1], wide)};
 }
 
 std::vector<TensorType> infer_with_input_gradient(ir::Types inputs,
                                                   const spec::Attributes& attributes) {
   const Check check("head_loss_with_input_gradient", inputs, attributes, {"dloss"},
-                    {"loss_scaled"});
+                    {"dx_dtype", "loss_scaled"});
   check_head_loss_inputs(check, attributes);
   check.number("dloss");
-  return {typed(wide_dtype(inputs[0].dtype), {}), inputs[0]};
+  return {typed(wide_dtype(inputs[0].dtype), {}), dx_type(check, inputs[0])};
 }
 
 // One product a pass over the matrix; every label may count.

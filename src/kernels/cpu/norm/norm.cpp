@@ -25,9 +25,9 @@ void add_rows(const T* x, const T* residual, std::int64_t width, T* sum, T* near
 }
 
 // residual: null, or what is added to the rounded dx.
-template <bool kStreams, bool kAdds, class T>
-void input_gradient(const T* x, const float* weight, const T* dy, const T* residual,
-                    std::int64_t width, double epsilon, T* dx) {
+template <bool kStreams, bool kAdds, class T, class D>
+void input_gradient(const T* x, const float* weight, const D* dy, const D* residual,
+                    std::int64_t width, double epsilon, D* dx) {
   const float rstd = reciprocal_rms(x, width, epsilon);
   const double sums = sum_pairs(
       width,
@@ -49,14 +49,14 @@ void input_gradient(const T* x, const float* weight, const T* dy, const T* resid
     Pair gradient{of(w.first, d.first, v.first), of(w.second, d.second, v.second)};
     if constexpr (kAdds) {
       const Pair before = load_pair(residual + i);
-      gradient = {before.first + round_quickly<T>(gradient.first),
-                  before.second + round_quickly<T>(gradient.second)};
+      gradient = {before.first + round_quickly<D>(gradient.first),
+                  before.second + round_quickly<D>(gradient.second)};
     }
     store_pair<kStreams>(dx + i, gradient);
   }
   for_lanes(whole, width, [&](std::int64_t i, int n) {
     Floats gradient = of(load(weight + i, n), load(dy + i, n), load(x + i, n));
-    if constexpr (kAdds) gradient = load(residual + i, n) + round_to<T>(gradient);
+    if constexpr (kAdds) gradient = load(residual + i, n) + round_to<D>(gradient);
     store(dx + i, gradient, n);
   });
 }
@@ -97,7 +97,7 @@ void rms_norm(const Arguments& args) {
   const std::int64_t width = size(args.inputs[1]);
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   if (width == 0) return;
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
     const float* weight = paired_weight<T>(args.inputs[1], args.workspace);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
@@ -117,7 +117,7 @@ void add_rms_norm(const Arguments& args) {
   const std::int64_t width = size(args.inputs[1]);
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   if (width == 0) return;
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
     const float* weight = paired_weight<T>(args.inputs[1], args.workspace);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
@@ -143,19 +143,21 @@ void rms_norm_input_gradient(const Arguments& args) {
   const std::int64_t width = size(args.inputs[1]);
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   if (width == 0) return;
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
+  const DType of_x = args.inputs[0].type->dtype, of_dy = args.inputs[2].type->dtype;
+  with_gradient_types(of_x, of_dy, [&]<class T, class D>(T*, D*) {
+    const bool streams = may_stream(args, width * std::int64_t{sizeof(D)});
     const float* weight = paired_weight<T>(args.inputs[1], args.workspace);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
       with_stream(streams, [&](auto constant) {
         for (std::int64_t at = begin * width; at < end * width; at += width) {
-          const T *x = args.inputs[0].as<const T>() + at, *dy = args.inputs[2].as<const T>() + at;
-          T* dx = args.outputs[0].as<T>() + at;
+          const T* x = args.inputs[0].as<const T>() + at;
+          const D* dy = args.inputs[2].as<const D>() + at;
+          D* dx = args.outputs[0].as<D>() + at;
           if (args.inputs.size() > 3)
-            input_gradient<constant.value, true>(x, weight, dy, args.inputs[3].as<const T>() + at,
+            input_gradient<constant.value, true>(x, weight, dy, args.inputs[3].as<const D>() + at,
                                                  width, epsilon, dx);
           else
-            input_gradient<constant.value, false, T>(x, weight, dy, nullptr, width, epsilon, dx);
+            input_gradient<constant.value, false, T, D>(x, weight, dy, nullptr, width, epsilon, dx);
         }
       });
     };
@@ -167,12 +169,13 @@ void rms_norm_weight_gradient(const Arguments& args) {
   const std::int64_t width = size(args.outputs[0]);
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   if (width == 0) return;
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  const DType of_x = args.inputs[0].type->dtype, of_dy = args.inputs[1].type->dtype;
+  with_gradient_types(of_x, of_dy, [&]<class T, class D>(T*, D*) {
     sum_by_blocks(
         args, size(args.inputs[0]) / width, width,
         [&](std::int64_t row, float* partial) {
           const T* x = args.inputs[0].as<const T>() + row * width;
-          const T* dy = args.inputs[1].as<const T>() + row * width;
+          const D* dy = args.inputs[1].as<const D>() + row * width;
           const float rstd = reciprocal_rms(x, width, epsilon);
           // Whole pairs of a partial are in load_pair's order; unpair restores the order.
           const std::int64_t whole = width / kPair * kPair;
@@ -193,7 +196,7 @@ void rms_norm_weight_gradient(const Arguments& args) {
 
 void sum_rows(const Arguments& args) {
   const std::int64_t width = size(args.outputs[0]);
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     if (args.inputs.size() > 1) return sum_groups<T>(args, args.inputs[1].as<const std::int32_t>());
     sum_by_blocks(
         args, rows(args.inputs[0]), width,
