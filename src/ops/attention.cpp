@@ -6,6 +6,7 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
+#include "spec/key_blocks.h"
 
 namespace anabatic::ops {
 namespace {
@@ -34,6 +35,33 @@ void check_attention_inputs(const Check& check) {
   check.non_negative_int("window");
 }
 
+// The lists of key blocks, which are the last two inputs where block_size is there. `num_others`
+// inputs come before them.
+void check_key_blocks(const Check& check, int num_others) {
+  const int num_lists = check.num_inputs() - num_others;
+  if (!check.has(spec::kBlockSize)) {
+    if (num_lists > 0) check.fail("expected 'block_size' with lists of key blocks, got none");
+    if (check.has(spec::kBlockDensity))
+      check.fail("expected no 'block_density' without 'block_size'");
+    return;
+  }
+  check.positive_int(spec::kBlockSize);
+  if (num_lists != 2)
+    check.fail("expected block_offsets and block_ids as the last inputs with 'block_size', got " +
+               std::to_string(num_lists) + " of them");
+  const Operand offsets = check.i32(num_others, "block_offsets", 2);
+  check.i32(num_others + 1, "block_ids", 1);
+  const std::int64_t heads = check.positive_int("num_heads"), groups = offsets.size(0);
+  if (groups < 1 || heads % groups != 0)
+    check.fail("expected num_heads to be a multiple of dimension 0 of block_offsets, got " +
+               std::to_string(heads) + " and " + std::to_string(groups));
+  if (offsets.size(1) < 1)
+    check.fail("expected block_offsets of blocks + 1 columns, got " + to_string(*offsets.type));
+  if (!check.has(spec::kBlockDensity)) return;
+  if (const double density = check.number(spec::kBlockDensity); !(density > 0 && density <= 1))
+    check.fail("expected 'block_density' in (0, 1], got " + std::to_string(density));
+}
+
 TensorType out_type(ir::Types inputs, const spec::Attributes& attributes) {
   const std::int64_t head_size = inputs[2].dim(1) / spec::get_int(attributes, "num_kv_heads");
   return typed(inputs[0].dtype,
@@ -45,14 +73,20 @@ TensorType lse_type(ir::Types inputs, const spec::Attributes& attributes) {
                {inputs[0].shape[0], spec::get_int(attributes, "num_heads")});
 }
 
-// Input 5 of attention, where it is there.
+// Input 5 of attention, where it is there: one input alone, or one and two lists.
 constexpr std::size_t kSinks = 5;
+
+bool has_sinks(std::size_t num_inputs) {
+  return num_inputs == kSinks + 1 || num_inputs == kSinks + 3;
+}
 
 std::vector<TensorType> infer_attention(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("attention", inputs, attributes,
-                    {"num_heads", "num_kv_heads", "scale", "window"});
+                    {"num_heads", "num_kv_heads", "scale", "window"},
+                    {spec::kBlockSize, spec::kBlockDensity});
   check_attention_inputs(check);
-  if (inputs.size() > kSinks)
+  check_key_blocks(check, static_cast<int>(kSinks) + (has_sinks(inputs.size()) ? 1 : 0));
+  if (has_sinks(inputs.size()))
     check.size(check.wide(kSinks, "sinks", 1), 0, spec::get_int(attributes, "num_heads"));
   return {out_type(inputs, attributes), lse_type(inputs, attributes)};
 }
@@ -60,8 +94,10 @@ std::vector<TensorType> infer_attention(ir::Types inputs, const spec::Attributes
 std::vector<TensorType> infer_attention_gradient(ir::Types inputs,
                                                  const spec::Attributes& attributes) {
   const Check check("attention_gradient", inputs, attributes,
-                    {"num_heads", "num_kv_heads", "scale", "window"}, {"slices", "with_delta"});
+                    {"num_heads", "num_kv_heads", "scale", "window"},
+                    {"slices", "with_delta", spec::kBlockSize, spec::kBlockDensity});
   check_attention_inputs(check);
+  check_key_blocks(check, 8);
   check.slices();
   const TensorType want_out = out_type(inputs, attributes), want_lse = lse_type(inputs, attributes);
   const Operand expected_out{.name = "the output of attention", .type = &want_out},
@@ -88,27 +124,33 @@ ir::Gradients attention_gradient(ir::GraphBuilder& builder, const ir::Node& node
                                  OutputGradients of_outputs) {
   require_no_gradient(node, of_outputs, 1, "lse");
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
-  const bool has_sinks = node.inputs.size() > kSinks;
+  const bool with_sinks = has_sinks(node.inputs.size());
   std::vector<ir::ValueId> inputs(node.inputs.begin(), node.inputs.begin() + kSinks);
   inputs.insert(inputs.end(), {node.outputs[0], node.outputs[1], *of_outputs[0]});
+  inputs.insert(inputs.end(), node.inputs.begin() + kSinks + (with_sinks ? 1 : 0),
+                node.inputs.end());
   spec::Attributes attributes = node.attributes;
-  if (has_sinks) attributes["with_delta"] = true;
+  if (with_sinks) attributes["with_delta"] = true;
   const auto d = builder.add("attention_gradient", std::move(inputs), std::move(attributes));
-  ir::Gradients gradients{d[0], d[1], d[2], std::nullopt, std::nullopt};
-  if (!has_sinks) return gradients;
+  ir::Gradients gradients(node.inputs.size());
+  std::copy(d.begin(), d.begin() + 3, gradients.begin());
+  if (!with_sinks) return gradients;
   const WeightPhase phase(builder);
-  gradients.push_back(builder.add1("sinks_gradient", {d[3], node.outputs[1], node.inputs[kSinks]}));
+  gradients[kSinks] = builder.add1("sinks_gradient", {d[3], node.outputs[1], node.inputs[kSinks]});
   return gradients;
 }
 
 // Unmasked (row, key) pairs of one head, estimated from shapes alone: the T rows are the last of S
-// keys, causal, in one document; a window caps each row.
+// keys, causal, in one document; a window caps each row. Lists of key blocks leave as many of them
+// as block_density says.
 std::int64_t estimated_pairs(ir::Types inputs, const spec::Attributes& attributes) {
   const std::int64_t rows = inputs[0].dim(0), keys = inputs[1].dim(0);
   const std::int64_t causal =
       rows <= keys ? product({rows, keys}) - product({rows, rows - 1}) / 2 : product({rows, keys});
   const std::int64_t window = spec::get_int(attributes, "window");
-  return window > 0 ? std::min(causal, product({rows, window})) : causal;
+  const std::int64_t dense = window > 0 ? std::min(causal, product({rows, window})) : causal;
+  const double density = spec::get_double_or(attributes, spec::kBlockDensity, 1.0);
+  return density < 1 ? static_cast<std::int64_t>(density * static_cast<double>(dense)) : dense;
 }
 
 // Two products a pair: with Dqk and with Dv.
@@ -134,11 +176,12 @@ ir::Cost sinks_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::At
 const ir::OpSchema kAttention{
     .name = "attention",
     .min_inputs = 5,
-    .max_inputs = 6,
+    .max_inputs = 8,
     .num_outputs = 2,
     .signature =
         "(q [T,Hq*Dqk], k [S,Hkv*Dqk], v [S,Hkv*Dv], key_begin i32[T], key_end i32[T], "
-        "sinks? f32[Hq]) -> out [T,Hq*Dv], lse f32[T,Hq]",
+        "sinks? f32[Hq], block_offsets? i32[G,B+1], block_ids? i32[N]) -> out [T,Hq*Dv], "
+        "lse f32[T,Hq]",
     .infer = infer_attention,
     .gradient = attention_gradient,
     .cost = attention_cost};
@@ -146,9 +189,11 @@ const ir::OpSchema kAttention{
 const ir::OpSchema kAttentionGradient{
     .name = "attention_gradient",
     .min_inputs = 8,
-    .max_inputs = 8,
+    .max_inputs = 10,
     .num_outputs = ir::kAnyNumber,
-    .signature = "(q, k, v, key_begin, key_end, out, lse, dout) -> dq, dk, dv, delta? f32[T,Hq]",
+    .signature =
+        "(q, k, v, key_begin, key_end, out, lse, dout, block_offsets?, block_ids?) -> dq, dk, dv, "
+        "delta? f32[T,Hq]",
     .infer = infer_attention_gradient,
     .cost = attention_gradient_cost,
     .most_slices = [](ir::Types, const spec::Attributes& attributes) {

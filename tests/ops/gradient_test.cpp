@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "spec/activation.h"
+#include "spec/key_blocks.h"
 #include "spec/router.h"
 #include "support/comparator.h"
 #include "support/random_data.h"
@@ -240,6 +241,9 @@ struct AttentionCase {
   std::vector<double> key_begin, key_end;
   std::int64_t num_keys;
   bool has_sinks = false;
+  // Lists of key blocks: size of a block; offsets of the lists of each group of heads, and ids.
+  std::int64_t block_size = 0, num_groups = 1;
+  std::vector<double> block_offsets{}, block_ids{};
 };
 
 void check_attention(const AttentionCase& c) {
@@ -259,8 +263,18 @@ void check_attention(const AttentionCase& c) {
   std::vector<Values> inputs = forward.inputs;
   const Values sinks = random({c.num_heads}, 4);
   if (c.has_sinks) forward.inputs.push_back(sinks);
+  std::vector<Values> lists;
+  if (c.block_size > 0) {
+    const auto blocks = static_cast<std::int64_t>(c.block_offsets.size()) / c.num_groups;
+    lists = {{tensor_type(DType::kInt32, {c.num_groups, blocks}), c.block_offsets},
+             integers(c.block_ids)};
+    attributes[std::string(spec::kBlockSize)] = c.block_size;
+    forward.attributes = attributes;
+    forward.inputs.insert(forward.inputs.end(), lists.begin(), lists.end());
+  }
   const std::vector<Values> results = run(forward);
   inputs.insert(inputs.end(), {results[0], results[1], dout});
+  inputs.insert(inputs.end(), lists.begin(), lists.end());
   attributes["with_delta"] = c.has_sinks;
   std::vector<TensorType> types{q.type, k.type, v.type};
   if (c.has_sinks) types.push_back(results[1].type);
@@ -286,6 +300,22 @@ TEST(AttentionGradient, MatchesFiniteDifferencesWithSinks) {
   check_attention({2, 2, 3, 3, 0, {0, 0, 0, 0}, {1, 2, 3, 4}, 4, true});
   check_attention({4, 2, 3, 2, 1, {0, 0, 0, 3, 3, 3}, {1, 2, 3, 4, 5, 6}, 6, true});
   check_attention({2, 1, 4, 3, 0, {2, 2, 2}, {2, 4, 5}, 5, true});
+}
+
+TEST(AttentionGradient, MatchesFiniteDifferencesWithListsOfKeyBlocks) {
+  // Two documents in blocks of two rows; of the first one, block 1 does not see block 0.
+  AttentionCase c{2, 2, 3, 3, 0, {0, 0, 0, 0, 4, 4, 4}, {1, 2, 3, 4, 5, 6, 7}, 7};
+  c.block_size = 2;
+  c.block_offsets = {0, 1, 2};
+  c.block_ids = {0, 1};
+  check_attention(c);
+  // Lists of each head, one of them empty; a window; sinks.
+  AttentionCase by_heads{4, 2, 3, 2, 3, {0, 0, 0, 0, 0, 0}, {1, 2, 3, 4, 5, 6}, 6, true};
+  by_heads.block_size = 3;
+  by_heads.num_groups = 4;
+  by_heads.block_offsets = {0, 1, 2, 2, 3, 5, 5, 6, 6, 6, 7, 8};
+  by_heads.block_ids = {0, 1, 0, 0, 1, 0, 0, 0};
+  check_attention(by_heads);
 }
 
 TEST(ActivationGradient, MatchesFiniteDifferencesForEveryActivation) {

@@ -212,6 +212,42 @@ Data chosen(const Draw& draw) {
   return data;
 }
 
+// Lists of key blocks for `groups` groups of `blocks` blocks of rows, as offsets and ids.
+//   all    every block up to the row's own       own    that alone
+//   some   about half of those before it, and it  few    about a quarter of all of them
+//   first  the first block alone                 none   no block
+struct DrawnLists {
+  Data offsets, ids;
+
+  DrawnLists(std::uint64_t seed, const std::string& kind, std::size_t groups, std::size_t blocks) {
+    constexpr std::uint64_t kStream = 4000;
+    for (std::size_t group = 0; group < groups; ++group)
+      for (std::size_t block = 0; block <= blocks; ++block) {
+        offsets.push_back(static_cast<double>(ids.size()));
+        for (std::size_t id = 0; block < blocks && id <= block; ++id) {
+          const auto quarter =
+              random_below(seed, kStream, (group * blocks + block) * blocks + id, 4);
+          if (kind == "all" || (kind == "own" && id == block) || (kind == "first" && id == 0) ||
+              (kind == "some" && (id == block || quarter < 2)) || (kind == "few" && quarter == 0))
+            ids.push_back(static_cast<double>(id));
+        }
+      }
+  }
+};
+
+Data block_lists(const Draw& draw) {
+  const bool is_offsets = draw.operand.recipe == "block_offsets";
+  const TensorType& type = is_offsets ? draw.type : draw.call.inputs.back().type;
+  const DrawnLists lists(draw.seed, draw.word(0), static_cast<std::size_t>(type.dim(0)),
+                         static_cast<std::size_t>(type.dim(1)) - 1);
+  if (is_offsets) return lists.offsets;
+  ANABATIC_REQUIRE(lists.ids.size() <= draw.size(), "[recipe] expected {} ids or more, got {}",
+                   lists.ids.size(), draw.size());
+  Data ids = lists.ids;
+  ids.resize(draw.size(), 0.0);
+  return ids;
+}
+
 Data forward(const Draw& draw) {
   OpCall call = draw.call;
   const std::string op = draw.word(0);
@@ -224,9 +260,20 @@ Data forward(const Draw& draw) {
     const std::int64_t kv_heads = spec::get_int(call.attributes, "num_kv_heads");
     out.shape[1] = call.inputs[2].type.dim(1) / kv_heads * heads;
     call.inputs.resize(5);
-    if (draw.operand.options.size() > 2)
+    const bool has_lists = draw.word(2) == "lists";
+    const std::size_t sink = has_lists ? 6 : 2;
+    if (draw.operand.options.size() > sink)
       call.inputs.push_back({tensor_type(DType::kFloat32, {heads}),
-                             Data(static_cast<std::size_t>(heads), draw.number(2))});
+                             Data(static_cast<std::size_t>(heads), draw.number(sink))});
+    if (has_lists) {
+      const std::size_t groups = draw.count(4), blocks = draw.count(5);
+      DrawnLists lists(draw.seed, draw.word(3), groups, blocks);
+      const auto count = static_cast<std::int64_t>(lists.ids.size());
+      call.inputs.push_back({tensor_type(DType::kInt32, {static_cast<std::int64_t>(groups),
+                                                         static_cast<std::int64_t>(blocks) + 1}),
+                             std::move(lists.offsets)});
+      call.inputs.push_back({tensor_type(DType::kInt32, {count}), std::move(lists.ids)});
+    }
     call.outputs = {out, tensor_type(DType::kFloat32, {out.dim(0), heads})};
   } else {
     ANABATIC_REQUIRE(op == "cross_entropy", "[recipe] forward('{}') is not known", op);
@@ -296,6 +343,7 @@ Data draw_data(const Draw& draw) {
   if (recipe == "top_of") return top_of(draw);
   if (recipe == "chosen") return chosen(draw);
   if (recipe == "forward") return forward(draw);
+  if (recipe == "block_offsets" || recipe == "block_ids") return block_lists(draw);
   for (const char* known : {"below", "int8", "iota", "constant", "row_end", "late_begin", "labels"})
     if (recipe == known) return integers(draw);
   throw InvalidArgument(fmt::format("[recipe] unknown recipe '{}'", recipe));

@@ -26,6 +26,8 @@ enum class Regime { kExact, kBounded };
 //   top_of(i) chosen(i,j,normalize)               experts and weights from probabilities
 //   forward(OP,o)                                 output o of ref OP on the inputs before this one
 //   forward(attention,o,s)                        likewise, with a sink s of every head
+//   block_offsets(kind) block_ids(kind)           lists of key blocks: all, own, some, few, ...
+//   forward(attention,o,lists,kind,G,B[,s])       with such lists, of G groups and B blocks
 OpCall make_call(const CaseFile& file, const CaseLine& line, const std::string& dtype,
                  Regime regime, std::uint64_t seed);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "spec/key_blocks.h"
 #include "support/tolerance.h"
 
 namespace anabatic::testing {
@@ -45,6 +46,22 @@ struct Shape {
 
 double at(const Values& values, std::int64_t i) { return values.data[static_cast<std::size_t>(i)]; }
 
+// Whether the lists of key blocks, the last two inputs where there are any, have a pair.
+bool is_listed(const OpCall& call, const Shape& shape, std::int64_t t, std::int64_t h,
+               std::int64_t s) {
+  const std::int64_t size = spec::get_int_or(call.attributes, spec::kBlockSize, 0);
+  if (size == 0) return true;
+  const Values &offsets = call.inputs[call.inputs.size() - 2],
+               &ids = call.inputs[call.inputs.size() - 1];
+  const auto document = static_cast<std::int64_t>(at(call.inputs[3], t)),
+             place = static_cast<std::int64_t>(at(call.inputs[4], t)) - 1 - document;
+  const std::int64_t list =
+      h * offsets.type.dim(0) / shape.num_heads * offsets.type.dim(1) + place / size;
+  const auto begin = ids.data.begin() + static_cast<std::ptrdiff_t>(at(offsets, list)),
+             end = ids.data.begin() + static_cast<std::ptrdiff_t>(at(offsets, list + 1));
+  return std::find(begin, end, static_cast<double>((s - document) / size)) != end;
+}
+
 // Calls body(row, head, key, kv head, |score|'s terms, score) for every pair.
 template <class Body>
 void for_pairs(const OpCall& call, const Shape& shape, Body&& body) {
@@ -56,6 +73,7 @@ void for_pairs(const OpCall& call, const Shape& shape, Body&& body) {
       auto begin = static_cast<std::int64_t>(at(call.inputs[3], t));
       if (shape.window > 0) begin = std::max(begin, end - shape.window);
       for (std::int64_t s = begin; s < end; ++s) {
+        if (!is_listed(call, shape, t, h, s)) continue;
         double score = 0, magnitude = 0;
         for (std::int64_t d = 0; d < shape.key_width; ++d) {
           const double product = at(q, (t * shape.num_heads + h) * shape.key_width + d) *

@@ -138,6 +138,28 @@ TEST(Infer, AttentionNamesWhatDoesNotFit) {
   EXPECT_THAT(error_of("attention", with_sinks, heads(4, 2)), HasSubstr("sinks"));
 }
 
+TEST(Infer, AttentionTakesListsOfKeyBlocks) {
+  std::vector<std::string> inputs{"bf16[6,32]", "bf16[9,16]", "bf16[9,10]", "i32[6]",
+                                  "i32[6]",     "i32[2,4]",   "i32[9]"};
+  spec::Attributes attributes = heads(4, 2);
+  EXPECT_THAT(error_of("attention", inputs, attributes),
+              HasSubstr("expected 'block_size' with lists of key blocks, got none"));
+  attributes["block_size"] = 3;
+  EXPECT_THAT(infer("attention", inputs, attributes), ElementsAre("bf16[6,20]", "f32[6,4]"));
+  attributes["block_density"] = 1.5;
+  EXPECT_THAT(error_of("attention", inputs, attributes), HasSubstr("'block_density' in (0, 1]"));
+  attributes.erase("block_density");
+  attributes["block_size"] = 0;
+  EXPECT_THAT(error_of("attention", inputs, attributes), HasSubstr("'block_size' > 0, got 0"));
+  attributes["block_size"] = 3;
+  inputs[5] = "i32[3,4]";
+  EXPECT_THAT(error_of("attention", inputs, attributes),
+              HasSubstr("num_heads to be a multiple of dimension 0 of block_offsets, got 4 and 3"));
+  inputs.resize(5);
+  EXPECT_THAT(error_of("attention", inputs, attributes),
+              HasSubstr("block_offsets and block_ids as the last inputs with 'block_size', got 0"));
+}
+
 TEST(Infer, AttentionGradientGivesDeltaWhereItIsAskedFor) {
   const std::vector<std::string> inputs{"bf16[6,32]", "bf16[9,16]", "bf16[9,10]", "i32[6]",
                                         "i32[6]",     "bf16[6,20]", "f32[6,4]",   "bf16[6,20]"};
@@ -392,6 +414,16 @@ TEST(Cost, OfAttentionCountsTheCausalHalfAndTheWindow) {
   EXPECT_EQ(cost("attention", square, heads(2, 2, 2)).flops, 2 * (8 + 8) * (6 * 2));
   const std::vector<std::string> decode{"f32[1,8]", "f32[9,8]", "f32[9,8]", "i32[1]", "i32[1]"};
   EXPECT_EQ(cost("attention", decode, heads(2, 2)).flops, 2 * (8 + 8) * 9);
+}
+
+TEST(Cost, OfListedBlocksIsTheirShareOfThePairs) {
+  const std::vector<std::string> inputs{"f32[6,8]", "f32[6,8]", "f32[6,8]", "i32[6]",
+                                        "i32[6]",   "i32[1,4]", "i32[9]"};
+  spec::Attributes attributes = heads(2, 2);
+  attributes["block_size"] = 2;
+  EXPECT_EQ(cost("attention", inputs, attributes).flops, 2 * (8 + 8) * 21);
+  attributes["block_density"] = 0.5;
+  EXPECT_EQ(cost("attention", inputs, attributes).flops, 2 * (8 + 8) * 10);
 }
 
 TEST(Cost, OfSinksIsWhatTheyReadAndWrite) {

@@ -25,6 +25,13 @@ spec::Attributes adamw(spec::Attributes form) {
   return form;
 }
 
+// With lists of blocks of three keys.
+spec::Attributes with_blocks(spec::Attributes attributes) {
+  attributes["block_size"] = 3;
+  attributes["block_density"] = 0.5;
+  return attributes;
+}
+
 spec::Attributes rope_attributes() { return spec::to_attributes(spec::Rope{.rotary_dim = 4}); }
 
 const std::set<std::string, std::less<>> kRouterDefaults{"score",       "bias",    "groups",
@@ -39,9 +46,25 @@ std::vector<OpSample> make_samples() {
       {"all_reduce", {"x[3,4]"}, {{"group", "data"}}},
       {"attention", {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]"}, kHeads},
       {"attention", {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]", "w[4]"}, kHeads},
+      {"attention",
+       {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]", "i32[2,4]", "i32[12]"},
+       with_blocks(kHeads),
+       {0},
+       {"block_density"}},
+      {"attention",
+       {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]", "w[4]", "i32[1,4]", "i32[6]"},
+       with_blocks(kHeads),
+       {0},
+       {"block_density"}},
       {"attention_gradient",
        {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]", "x[6,20]", "w[6,4]", "x[6,20]"},
        kHeads},
+      {"attention_gradient",
+       {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]", "x[6,20]", "w[6,4]", "x[6,20]",
+        "i32[4,4]", "i32[20]"},
+       with_blocks(kHeads),
+       {0},
+       {"block_density"}},
       {"attention_gradient",
        {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]", "x[6,20]", "w[6,4]", "x[6,20]"},
        {{"num_heads", 4}, {"num_kv_heads", 2}, {"scale", 0.5}, {"window", 0}, {"with_delta", true}},

@@ -3,8 +3,8 @@
 # library each; GEMM engines are intrinsics, one source an instruction set.
 set(cpu_vector_sources
     activation_stage.cpp
-    attention.cpp
-    attention_gradient.cpp
+    attention/attention.cpp
+    attention/attention_gradient.cpp
     elementwise.cpp
     elementwise/dropout.cpp
     embedding.cpp
@@ -22,10 +22,11 @@ set(cpu_vector_sources
     rope.cpp
     router.cpp)
 # Those that gain from instructions of AVX512-BF16.
-set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp elementwise.cpp activation_stage.cpp)
+set(cpu_vector_sources_avx512_bf16 attention/attention.cpp attention/attention_gradient.cpp elementwise.cpp activation_stage.cpp)
 set(cpu_sources
-    cpu/attention_buffers.cpp
-    cpu/attention_shape.cpp
+    cpu/attention/attention_buffers.cpp
+    cpu/attention/attention_lists.cpp
+    cpu/attention/attention_shape.cpp
     cpu/call.cpp
     cpu/copies.cpp
     cpu/gemm.cpp

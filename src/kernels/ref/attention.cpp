@@ -5,6 +5,7 @@
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
+#include "spec/key_blocks.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -13,6 +14,8 @@ struct Heads {
   std::int64_t num_heads, num_kv_heads, window, key_width, value_width;
   double scale;
   const TensorView &q, &k, &v, &key_begin, &key_end;
+  std::int64_t block_size;  // 0: no lists
+  const TensorView *block_offsets = nullptr, *block_ids = nullptr;
 
   explicit Heads(const Arguments& args)
       : num_heads(spec::get_int(*args.attributes, "num_heads")),
@@ -25,7 +28,12 @@ struct Heads {
         k(args.inputs[1]),
         v(args.inputs[2]),
         key_begin(args.inputs[3]),
-        key_end(args.inputs[4]) {}
+        key_end(args.inputs[4]),
+        block_size(spec::get_int_or(*args.attributes, spec::kBlockSize, 0)) {
+    if (block_size == 0) return;
+    block_offsets = &args.inputs[args.inputs.size() - 2];
+    block_ids = &args.inputs[args.inputs.size() - 1];
+  }
 
   // Where head h of row t starts.
   std::int64_t query(std::int64_t t, std::int64_t h) const {
@@ -51,6 +59,21 @@ struct Heads {
     return window > 0 ? std::max(first, end(t) - window) : first;
   }
 
+  // Whether the list of row t in head h has the block of key s, which is one of the row's range.
+  bool sees(std::int64_t t, std::int64_t s, std::int64_t h) const {
+    if (block_size == 0) return true;
+    const std::int64_t document = load_index(key_begin, t), groups = rows(*block_offsets),
+                       blocks = columns(*block_offsets) - 1,
+                       block = (end(t) - 1 - document) / block_size;
+    ANABATIC_REQUIRE(block < blocks, "[attention] expected rows in {} blocks of {}, got block {}",
+                     blocks, block_size, block);
+    const std::int64_t list = h * groups / num_heads * (blocks + 1) + block;
+    for (std::int64_t i = load_index(*block_offsets, list);
+         i < load_index(*block_offsets, list + 1); ++i)
+      if (load_index(*block_ids, i) == (s - document) / block_size) return true;
+    return false;
+  }
+
   double score(std::int64_t t, std::int64_t s, std::int64_t h) const {
     double sum = 0;
     for (std::int64_t d = 0; d < key_width; ++d)
@@ -68,7 +91,8 @@ std::int64_t attention_workspace_bytes(const spec::Problem& problem) {
 
 void attention(const Arguments& args) {
   const Heads heads(args);
-  const TensorView* sinks = args.inputs.size() > 5 ? &args.inputs[5] : nullptr;
+  const std::size_t num_lists = heads.block_size == 0 ? 0 : 2;
+  const TensorView* sinks = args.inputs.size() - num_lists > 5 ? &args.inputs[5] : nullptr;
   double* scores = reinterpret_cast<double*>(args.workspace);
   for (std::int64_t t = 0; t < rows(heads.q); ++t)
     for (std::int64_t h = 0; h < heads.num_heads; ++h) {
@@ -76,18 +100,24 @@ void attention(const Arguments& args) {
       const double none = -std::numeric_limits<double>::infinity(),
                    sink = sinks != nullptr ? load(*sinks, h) : none;
       double largest = sink, sum = 0;
+      bool is_empty = true;
       for (std::int64_t s = begin; s < end; ++s) {
+        scores[s] = none;
+        if (!heads.sees(t, s, h)) continue;
+        is_empty = false;
         scores[s] = heads.score(t, s, h);
         largest = std::max(largest, scores[s]);
       }
       if (sink > none) sum += std::exp(sink - largest);
-      for (std::int64_t s = begin; s < end; ++s) sum += std::exp(scores[s] - largest);
-      const double lse = begin < end ? largest + std::log(sum) : largest;
+      for (std::int64_t s = begin; s < end; ++s)
+        if (heads.sees(t, s, h)) sum += std::exp(scores[s] - largest);
+      const double lse = is_empty ? largest : largest + std::log(sum);
       store(args.outputs[1], t * heads.num_heads + h, lse);
       for (std::int64_t d = 0; d < heads.value_width; ++d) {
         double value = 0;
         for (std::int64_t s = begin; s < end; ++s)
-          value += std::exp(scores[s] - lse) * load(heads.v, heads.value(s, h) + d);
+          if (heads.sees(t, s, h))
+            value += std::exp(scores[s] - lse) * load(heads.v, heads.value(s, h) + d);
         store(args.outputs[0], heads.out(t, h) + d, value);
       }
     }
@@ -117,6 +147,7 @@ void attention_gradient(const Arguments& args) {
       if (args.outputs.size() > 3) store(args.outputs[3], t * heads.num_heads + h, inner);
       std::fill(dq, dq + heads.key_width, 0.0);
       for (std::int64_t s = heads.begin(t); s < heads.end(t); ++s) {
+        if (!heads.sees(t, s, h)) continue;
         const double p = std::exp(heads.score(t, s, h) - load(lse, t * heads.num_heads + h));
         double dp = 0;
         for (std::int64_t d = 0; d < heads.value_width; ++d) {

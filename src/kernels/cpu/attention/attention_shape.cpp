@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/attention_shape.h"
+#include "kernels/cpu/attention/attention_shape.h"
 
 #include "base/error.h"
 #include "base/rounding.h"
+#include "kernels/cpu/attention/attention_lists.h"
+#include "spec/key_blocks.h"
 
 namespace anabatic::kernels::cpu {
 
@@ -16,11 +18,12 @@ AttentionShape::AttentionShape(const TensorType& q, const TensorType& k, const T
       key_width(q.dim(1) / num_heads),
       value_width(v.dim(1) / num_kv_heads),
       scale(static_cast<float>(spec::get_double(attributes, "scale"))),
-      slices(spec::get_int_or(attributes, "slices", 1)) {}
+      slices(spec::get_int_or(attributes, "slices", 1)),
+      block_size(spec::get_int_or(attributes, spec::kBlockSize, 0)) {}
 
 std::int64_t AttentionShape::heads_per_task() const {
   for (const std::int64_t heads : {4, 3, 2})
-    if (group() % heads == 0) return heads;
+    if (group() % heads == 0 && num_heads / mask_groups % heads == 0) return heads;
   return 1;
 }
 
@@ -54,7 +57,9 @@ RowBlock row_block(const KeyRanges& ranges, std::int64_t first, std::int64_t las
           .begin = static_cast<std::int32_t>(begin),
           .end = static_cast<std::int32_t>(end),
           .first_key_block = 0,
-          .last_key_block = -1};
+          .last_key_block = -1,
+          .first_run = 0,
+          .end_run = 0};
 }
 
 }  // namespace
@@ -117,11 +122,13 @@ std::span<KeyBlock> cut_keys(const KeyRanges& ranges, std::int64_t num_rows, std
 AttentionSpace::AttentionSpace(const AttentionShape& shape, AttentionBlocking blocking,
                                Pieces& pieces)
     : row_blocks(
-          pieces.take<RowBlock>(max_row_blocks(shape.num_rows, shape.rows_per_task(blocking)))) {}
+          pieces.take<RowBlock>(max_row_blocks(shape.num_rows, shape.rows_per_task(blocking)))),
+      runs(shape.block_size > 0 ? pieces.take<ListRun>(shape.num_rows) : nullptr) {}
 
 AttentionGradientSpace::AttentionGradientSpace(const AttentionShape& shape,
                                                AttentionBlocking blocking, Pieces& pieces)
     : row_blocks(pieces.take<RowBlock>(max_row_blocks(shape.num_rows, blocking.gradient_rows))),
+      runs(shape.block_size > 0 ? pieces.take<ListRun>(shape.num_rows) : nullptr),
       key_blocks(pieces.take<KeyBlock>(
           max_key_blocks(shape.num_rows, shape.num_keys, blocking.gradient_keys))),
       turns(pieces.take<std::int32_t>(shape.heads_per_slice() *

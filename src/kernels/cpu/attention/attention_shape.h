@@ -35,13 +35,22 @@ static_assert(kFloatBlocking.is_whole());
 struct AttentionShape {
   std::int64_t num_rows, num_keys, num_heads, num_kv_heads, window, key_width, value_width;
   float scale;
-  std::int64_t slices;  // groups of kv heads that a gradient takes one after the other, about
+  std::int64_t slices;      // groups of kv heads that a gradient takes one after the other, about
+  std::int64_t block_size;  // of the lists of key blocks; 0: there are none
+  std::int64_t mask_groups = 1;  // of heads, each with lists of its own
 
   AttentionShape(const TensorType& q, const TensorType& k, const TensorType& v,
                  const spec::Attributes& attributes);
   explicit AttentionShape(const Arguments& args)
       : AttentionShape(*args.inputs[0].type, *args.inputs[1].type, *args.inputs[2].type,
-                       *args.attributes) {}
+                       *args.attributes) {
+    if (block_size > 0) mask_groups = args.inputs[args.inputs.size() - 2].type->dim(0);
+  }
+  explicit AttentionShape(const spec::Problem& problem)
+      : AttentionShape(problem.inputs[0], problem.inputs[1], problem.inputs[2],
+                       *problem.attributes) {
+    if (block_size > 0) mask_groups = problem.inputs[problem.inputs.size() - 2].dim(0);
+  }
 
   // Widths that any panel divides.
   std::int64_t padded_key_width() const { return round_up(key_width, kWidestPanel); }
@@ -49,7 +58,7 @@ struct AttentionShape {
   std::int64_t group() const { return num_heads / num_kv_heads; }
   std::int64_t kv_heads_per_slice() const { return ceil_div(num_kv_heads, slices); }
   std::int64_t heads_per_slice() const { return kv_heads_per_slice() * group(); }
-  // Heads of one group that a forward task holds: they share its packed keys.
+  // Heads of one group that a forward task holds: they share its packed keys, and lists.
   std::int64_t heads_per_task() const;
   std::int64_t rows_per_task(AttentionBlocking blocking) const {
     return blocking.rows / heads_per_task() / kTileRows * kTileRows;
@@ -79,6 +88,7 @@ KeyRanges checked_key_ranges(const Arguments& args, const AttentionShape& shape)
 struct RowBlock {
   std::int32_t first, count, begin, end;
   std::int32_t first_key_block, last_key_block;  // that see a row of it; set by cut_keys
+  std::int32_t first_run, end_run;               // of its rows by lists; set by cut_runs
 };
 
 // Keys [first, first + count); only row blocks [first_row_block, end_row_block) may see them.
@@ -119,17 +129,21 @@ struct TileRange {
   std::int32_t begin, end, full_begin, full_end;
 };
 
-// Shared by the threads of a forward.
+struct ListRun;  // attention_lists.h
+
+// Shared by the threads of a forward. `runs` are null without lists of key blocks.
 struct AttentionSpace {
   RowBlock* row_blocks;
+  ListRun* runs;
   AttentionSpace(const AttentionShape& shape, AttentionBlocking blocking, Pieces& pieces);
 };
 
 // The same of the backward, for the heads of a slice. `minus_lse` (base 2) and `minus_delta` are
-// [heads, rows]; `dq` holds sums of blocks of rows, [heads, rows, padded]; `turns` counts what was
-// added to each, [heads, row blocks].
+// [heads, rows]; `dq` holds sums of blocks of rows, [heads, rows, padded]; `turns` has
+// the block of keys that adds to each next, [heads, row blocks].
 struct AttentionGradientSpace {
   RowBlock* row_blocks;
+  ListRun* runs;
   KeyBlock* key_blocks;
   std::int32_t* turns;
   float *minus_lse, *minus_delta, *dq;

@@ -3,7 +3,7 @@
 #pragma once
 #include <limits>
 
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention/attention_tiles.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -28,6 +28,7 @@ ANABATIC_INLINE bool is_small(Floats x) {
 struct ForwardBlock {
   using Buffers = AttentionBuffers;
   static constexpr std::int64_t kTileKeys = Buffers::kBlocking.keys;
+  static constexpr std::int64_t kTilePart = kPanel;  // keys of a register tile
 
   const AttentionShape& shape;
   const Buffers& buffers;
@@ -62,11 +63,12 @@ struct ForwardBlock {
     pack(from, rows.first, rows.count, shape.scale * kLog2E, num_rows(),
          buffers.queries + at * kPanel);
   }
+  // Packs keys [j, j + count) of the tile of keys from `first` on.
   template <class T>
   void pack_keys(const HeadRows<const T>& k, const HeadRows<const T>& v, std::int64_t first,
-                 std::int64_t count) const {
-    pack_across(k, first, count, buffers.keys);
-    pack(v, first, count, 1.0f, kTileKeys, buffers.values);
+                 std::int64_t j, std::int64_t count) const {
+    pack_across(k, first + j, count, buffers.keys + j * key_width());
+    pack(v, first + j, count, 1.0f, kTileKeys, buffers.values, j);
   }
   template <class T>
   void write_row(std::int64_t row, float factor, const HeadRows<T>& to, std::int64_t t) const {
@@ -103,35 +105,40 @@ struct ForwardBlock {
   ANABATIC_INLINE void add_full(std::int64_t row, Floats first, Floats second, std::int64_t before,
                                 float* scores) const {
     const Floats added = first + second;
-    if (!is_small(added)) return fold_row(row, {0, kPanel, false}, before, scores);
+    if (!is_small(added)) return fold_row(row, {visible_keys(0, kPanel), false}, before, scores);
     store(scores, first);
     store(scores + kLanes, second);
     store(tile_total(row), load(tile_total(row)) + added);
   }
 
-  void fold_masked(std::int64_t tile, std::int64_t key, std::int64_t before, float* scores) const {
+  // For the panel at `j` of the tile of keys, whose first key is `key`.
+  void fold_masked(std::int64_t tile, std::int64_t j, std::int64_t key, std::int64_t before,
+                   float* scores) const {
     for (std::int64_t i = 0; i < kRows; ++i) {
       const std::int64_t of_head = tile % tiles_per_head * kRows + i;
-      const auto begin = static_cast<std::int32_t>(buffers.begins[of_head] - key),
-                 end = static_cast<std::int32_t>(buffers.ends[of_head] - key);
-      fold_row(tile * kRows + i, {begin, end, begin >= 0}, before, scores + i * kScoreStride);
+      const std::int64_t begin = buffers.begins[of_head] - key, end = buffers.ends[of_head] - key;
+      const std::uint32_t keys =
+          buffers.masks.are_there()
+              ? static_cast<std::uint32_t>(buffers.masks.bits(of_head, j, kPanel))
+              : visible_keys(begin, end);
+      fold_row(tile * kRows + i, {keys, begin >= 0}, before, scores + i * kScoreStride);
     }
   }
 
   // The keys of a panel that a row sees; whether it is the first panel that it sees.
   struct PanelRange {
-    std::int32_t begin, end;
+    std::uint32_t keys;
     bool is_first;
   };
 
   __attribute__((noinline)) void fold_row(std::int64_t row, PanelRange sees, std::int64_t before,
                                           float* scores) const {
-    if (sees.begin >= std::min<std::int32_t>(sees.end, kPanel) || sees.end <= 0) {
+    if (sees.keys == 0) {
       store(scores, Floats{});
       store(scores + kLanes, Floats{});
       return;
     }
-    const Ints lanes[kVectors] = {within(0, sees.begin, sees.end), within(1, sees.begin, sees.end)};
+    const Ints lanes[kVectors] = {lanes_of(sees.keys, 0), lanes_of(sees.keys, 1)};
     const Floats x[kVectors] = {load(scores), load(scores + kLanes)};
     const auto exponentials = [&](float top) {
       Floats p[] = {x[0] - top, x[1] - top};
@@ -169,40 +176,57 @@ struct ForwardBlock {
     for (std::int64_t j = -before; j < 0; j += kLanes) store(scores + j, factor * load(scores + j));
   }
 
+  // Whether a row of the tile sees a key of the panel at `j`, from key `panel` on; whether all rows
+  // see all keys, and had seen one before.
+  bool sees_panel(std::int64_t tile, std::int64_t j, std::int64_t panel) const {
+    if (buffers.masks.are_there())
+      return (buffers.masks.tiles[tile % tiles_per_head].any >> j / kPanel & 1) != 0;
+    return range(tile).begin < panel + kPanel && range(tile).end > panel;
+  }
+  // The first panel of a row is not full: its maximum is not known yet.
+  bool is_full(std::int64_t tile, std::int64_t j, std::int64_t panel) const {
+    if (range(tile).full_begin >= panel) return false;
+    if (buffers.masks.are_there())
+      return (buffers.masks.tiles[tile % tiles_per_head].full >> j / kPanel & 1) != 0;
+    return panel + kPanel <= range(tile).full_end;
+  }
+
   // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
   void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
                   std::int64_t count) const {
+    constexpr std::int64_t kTiles = kStripRows / kRows;
     std::fill(buffers.tile_totals, buffers.tile_totals + kStripRows * kLanes, 0.0f);
     const auto first_panel = [&](const TileRange& sees) {
       return std::max(sees.begin / kPanel * kPanel - key, std::int64_t{0});
     };
+    std::uint32_t folded[kTiles] = {};  // panels
     for (std::int64_t j = 0; j < count; j += kPanel) {
       const std::int64_t panel = key + j;
-      const auto sees_panel = [&](const TileRange& sees) {
-        return sees.begin < panel + kPanel && sees.end > panel;
-      };
       for (std::int64_t tile = first; tile < last; ++tile)
-        if (sees_panel(range(tile))) score(tile, buffers.keys + j * key_width(), scores(tile) + j);
+        if (sees_panel(tile, j, panel))
+          score(tile, buffers.keys + j * key_width(), scores(tile) + j);
       for (std::int64_t tile = first; tile < last; ++tile) {
-        const TileRange& sees = range(tile);
-        if (!sees_panel(sees)) continue;
-        // The first panel of a row is not full: its maximum is not known yet.
-        if (sees.full_begin < panel && panel + kPanel <= sees.full_end)
-          fold_full(tile, j - first_panel(sees), scores(tile) + j);
+        if (!sees_panel(tile, j, panel)) continue;
+        if (is_full(tile, j, panel))
+          fold_full(tile, j - first_panel(range(tile)), scores(tile) + j);
         else
-          fold_masked(tile, panel, j - first_panel(sees), scores(tile) + j);
+          fold_masked(tile, j, panel, j - first_panel(range(tile)), scores(tile) + j);
+        folded[tile - first] |= std::uint32_t{1} << j / kPanel;
       }
     }
     add_tile_totals(first, last);
+    DepthRun runs[kTiles][kMostRuns];
+    int num_runs[kTiles];
+    for (std::int64_t tile = first; tile < last; ++tile)
+      num_runs[tile - first] =
+          to_runs(folded[tile - first], kPanel, 0,
+                  std::min<std::int64_t>(range(tile).end - key, count), runs[tile - first]);
     for (std::int64_t j = 0; j < value_width(); j += kPanel)
-      for (std::int64_t tile = first; tile < last; ++tile) {
-        const std::int64_t begin = first_panel(range(tile)),
-                           end = std::min<std::int64_t>(range(tile).end - key, count);
-        if (begin < end)
-          multiply<kScoreStride, 1, true>(
-              scores(tile) + begin, buffers.values + j * kTileKeys + begin * kPanel, end - begin,
-              buffers.sums + (j * num_rows() + tile * kRows * kPanel));
-      }
+      for (std::int64_t tile = first; tile < last; ++tile)
+        if (num_runs[tile - first] > 0)
+          multiply<kScoreStride, 1, true>(scores(tile), buffers.values + j * kTileKeys,
+                                          runs[tile - first], num_runs[tile - first],
+                                          buffers.sums + (j * num_rows() + tile * kRows * kPanel));
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/attention_buffers.h"
+#include "kernels/cpu/attention/attention_buffers.h"
 
 #include "kernels/cpu/vector_rows.h"
 
@@ -16,7 +16,8 @@ AttentionBuffers::AttentionBuffers(const AttentionShape& shape, Pieces& pieces)
       totals(pieces.take<double>(kBlocking.rows)),
       begins(pieces.take<std::int32_t>(kBlocking.rows)),
       ends(pieces.take<std::int32_t>(kBlocking.rows)),
-      tiles(pieces.take<TileRange>(kBlocking.rows / kTileRows)) {}
+      tiles(pieces.take<TileRange>(kBlocking.rows / kTileRows)),
+      masks(shape, kBlocking.rows, kBlocking.keys, pieces) {}
 
 AttentionGradientBuffers::AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces)
     : keys(pieces.take(kBlocking.gradient_keys * shape.padded_key_width())),
@@ -33,7 +34,8 @@ AttentionGradientBuffers::AttentionGradientBuffers(const AttentionShape& shape, 
       dv(pieces.take(kBlocking.gradient_keys * shape.padded_value_width())),
       begins(pieces.take<std::int32_t>(kBlocking.gradient_rows)),
       ends(pieces.take<std::int32_t>(kBlocking.gradient_rows)),
-      tiles(pieces.take<TileRange>(kBlocking.gradient_rows / kTileRows)) {}
+      tiles(pieces.take<TileRange>(kBlocking.gradient_rows / kTileRows)),
+      masks(shape, kBlocking.gradient_rows, kBlocking.gradient_keys, pieces) {}
 
 AttentionPairBuffers::AttentionPairBuffers(const AttentionShape& shape, Pieces& pieces)
     : queries(pieces.take<Word>(kBlocking.rows * shape.padded_key_width() / 2)),
@@ -47,7 +49,8 @@ AttentionPairBuffers::AttentionPairBuffers(const AttentionShape& shape, Pieces& 
       totals(pieces.take<double>(kBlocking.rows)),
       begins(pieces.take<std::int32_t>(kBlocking.rows)),
       ends(pieces.take<std::int32_t>(kBlocking.rows)),
-      tiles(pieces.take<TileRange>(kBlocking.rows / kTileRows)) {}
+      tiles(pieces.take<TileRange>(kBlocking.rows / kTileRows)),
+      masks(shape, kBlocking.rows, kBlocking.keys, pieces) {}
 
 AttentionGradientPairBuffers::AttentionGradientPairBuffers(const AttentionShape& shape,
                                                            Pieces& pieces)
@@ -68,14 +71,14 @@ AttentionGradientPairBuffers::AttentionGradientPairBuffers(const AttentionShape&
       dv(pieces.take(kBlocking.gradient_keys * shape.padded_value_width())),
       begins(pieces.take<std::int32_t>(kBlocking.gradient_rows)),
       ends(pieces.take<std::int32_t>(kBlocking.gradient_rows)),
-      tiles(pieces.take<TileRange>(kBlocking.gradient_rows / kTileRows)) {}
+      tiles(pieces.take<TileRange>(kBlocking.gradient_rows / kTileRows)),
+      masks(shape, kBlocking.gradient_rows, kBlocking.gradient_keys, pieces) {}
 
 namespace {
 
 template <class Space, class Buffers>
 std::int64_t workspace_bytes(const spec::Problem& problem) {
-  const AttentionShape shape(problem.inputs[0], problem.inputs[1], problem.inputs[2],
-                             *problem.attributes);
+  const AttentionShape shape(problem);
   Pieces shared(nullptr), of_thread(nullptr);
   Space(shape, Buffers::kBlocking, shared);
   Buffers(shape, of_thread);

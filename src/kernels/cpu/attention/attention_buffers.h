@@ -2,13 +2,32 @@
 // The workspace of each thread of an attention call: operands in fp32 (attention_tiles.h has their
 // layout), or words of two bf16 (attention_pairs.h).
 #pragma once
-#include "kernels/cpu/attention_shape.h"
+#include "kernels/cpu/attention/attention_lists.h"
+#include "kernels/cpu/attention/attention_shape.h"
 
 namespace anabatic::kernels::cpu {
 
 // Floats between rows of scores; no power of two, for they are also read along columns.
 inline constexpr std::int64_t kScoreStride = kFloatBlocking.keys + 16,
                               kGradientStride = kFloatBlocking.gradient_keys + 16;
+
+// What the rows of a block see of a block of keys, where a call has lists; else null.
+struct MaskBuffers {
+  std::int64_t words = 0;
+  std::uint64_t* masks = nullptr;  // [rows, words]
+  TileMasks* tiles = nullptr;      // of register tiles of rows
+
+  MaskBuffers(const AttentionShape& shape, std::int64_t rows, std::int64_t keys, Pieces& pieces)
+      : words(num_mask_words(keys)),
+        masks(shape.block_size > 0 ? pieces.take<std::uint64_t>(rows * words) : nullptr),
+        tiles(shape.block_size > 0 ? pieces.take<TileMasks>(rows / kTileRows) : nullptr) {}
+  [[gnu::always_inline]] bool are_there() const { return masks != nullptr; }
+  // Bits of `keys` keys, at most 64, from the j-th of the block on: a multiple of them.
+  [[gnu::always_inline]] std::uint64_t bits(std::int64_t row, std::int64_t j,
+                                            std::int64_t keys) const {
+    return masks[row * words + j / 64] >> j % 64 & ~std::uint64_t{0} >> (64 - keys);
+  }
+};
 
 struct AttentionBuffers {
   static constexpr AttentionBlocking kBlocking = kFloatBlocking;
@@ -17,6 +36,7 @@ struct AttentionBuffers {
   double* totals;
   std::int32_t *begins, *ends;
   TileRange* tiles;
+  MaskBuffers masks;
   AttentionBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 
@@ -29,6 +49,7 @@ struct AttentionGradientBuffers {
   float *dq, *dk, *dv;
   std::int32_t *begins, *ends;
   TileRange* tiles;
+  MaskBuffers masks;
   AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 
@@ -58,6 +79,7 @@ struct AttentionPairBuffers {
   double* totals;
   std::int32_t *begins, *ends;
   TileRange* tiles;
+  MaskBuffers masks;
   AttentionPairBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 
@@ -72,6 +94,7 @@ struct AttentionGradientPairBuffers {
   float *minus_lse, *minus_delta, *dq, *dk, *dv;
   std::int32_t *begins, *ends;
   TileRange* tiles;
+  MaskBuffers masks;
   AttentionGradientPairBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cpu/attention_shape.h"
+#include "kernels/cpu/attention/attention_shape.h"
 #include "kernels/cpu/sums.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -42,18 +42,18 @@ void prefetch(const HeadRows<T>& from, std::int64_t first, std::int64_t count) {
     }
 }
 
-// Ranges of rows and of their register tiles, in keys from `origin` on and cut to [0, count). Rows
-// that fill the last tile see what the last row sees.
-inline void find_ranges(const KeyRanges& ranges, const RowBlock& rows, std::int64_t origin,
-                        std::int64_t count, std::int32_t* begins, std::int32_t* ends,
-                        TileRange* tiles) {
+// Ranges of rows, which range_of(t) gives, and of their register tiles, in keys from `origin` on
+// and cut to [0, count). Rows that fill the last tile see what the last row sees.
+template <class RangeOf>
+void find_ranges(RangeOf&& range_of, const RowBlock& rows, std::int64_t origin, std::int64_t count,
+                 std::int32_t* begins, std::int32_t* ends, TileRange* tiles) {
   const auto cut = [&](std::int64_t key) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(key - origin, 0, count));
   };
   for (std::int32_t i = 0; i < rows.count; i += kRows) {
     TileRange tile{INT32_MAX, 0, 0, INT32_MAX};
     for (std::int32_t r = i; r < i + kRows; ++r) {
-      const KeyRange keys = ranges.of(rows.first + std::min(r, rows.count - 1));
+      const KeyRange keys = range_of(rows.first + std::min(r, rows.count - 1));
       begins[r] = cut(keys.begin);
       ends[r] = cut(keys.end);
       tile.full_begin = std::max(tile.full_begin, begins[r]);

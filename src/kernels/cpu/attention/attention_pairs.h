@@ -7,8 +7,8 @@
 // ("across": of the transposed matrix), or pairs of rows.
 #pragma once
 #include "base/rounding.h"
-#include "kernels/cpu/attention_buffers.h"
-#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/attention/attention_buffers.h"
+#include "kernels/cpu/attention/attention_rows.h"
 #include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
@@ -69,12 +69,14 @@ inline void copy_rows(const HeadRows<const BFloat16>& from, std::int64_t first, 
   }
 }
 
-// Panels of pairs of rows [first, first + count), of `rows` rows each; rows from `count` up to a
-// whole register tile become zero.
+// Panels of pairs of rows [first, first + count), of `rows` rows each, from `first_row` of them on;
+// rows from `count` up to a whole register tile become zero.
 inline void pack_row_pairs(const HeadRows<const BFloat16>& from, std::int64_t first,
-                           std::int64_t count, std::int64_t rows, Word* to) {
+                           std::int64_t count, std::int64_t rows, Word* panels,
+                           std::int64_t first_row = 0) {
   const std::int64_t panel = rows / 2 * kPairPanel;
-  for (std::int64_t i = 0; i < std::min(round_up(count, kRows), rows); i += 2) {
+  Word* to = panels + first_row / 2 * kPairPanel;
+  for (std::int64_t i = 0; i < std::min(round_up(count, kRows), rows - first_row); i += 2) {
     const BFloat16 *even = from.row(first + i), *odd = even + from.stride;
     const std::int64_t even_width = i < count ? from.width : 0,
                        odd_width = i + 1 < count ? from.width : 0;
@@ -181,13 +183,16 @@ ANABATIC_INLINE void multiply_add_rows(PairSums<kCount>& sums, const Word* a,
   std::memcpy(&sums, &all, sizeof all);
 }
 
-// C[kRows, 16 · kCount] = A · B, or +=, where the product is summed from zero and added once:
-// A[i, k] at a[i · kRow + k · kDepth], rows of C `stride` apart.
+// C[kRows, 16 · kCount] = A · B, or +=, where the product is summed from zero and added once, over
+// runs of the depth in words: A[i, k] at a[i · kRow + k · kDepth], rows of C `stride` apart.
 template <int kCount, std::int64_t kRow, std::int64_t kDepth, bool kAdd>
 __attribute__((noinline)) void multiply(const Word* a, const Word* b, std::int64_t panel,
-                                        std::int64_t depth, float* c, std::int64_t stride) {
+                                        const DepthRun* runs, int num_runs, float* c,
+                                        std::int64_t stride) {
   PairSums<kCount> sums = {};
-  multiply_add_words<kCount>(sums, a, kRow, kDepth, b, panel, depth);
+  for (int r = 0; r < num_runs; ++r)
+    multiply_add_words<kCount>(sums, a + runs[r].begin * kDepth, kRow, kDepth,
+                               b + runs[r].begin * kPairPanel, panel, runs[r].end - runs[r].begin);
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4

@@ -8,9 +8,9 @@
 // key_begin: decoding gives the bits of the full forward. A sink joins a row's sum at its end.
 #if defined(__AVX512BF16__)
 #include "base/rounding.h"
-#include "kernels/cpu/attention_pair_block.h"
+#include "kernels/cpu/attention/attention_pair_block.h"
 #else
-#include "kernels/cpu/attention_block.h"
+#include "kernels/cpu/attention/attention_block.h"
 #endif
 #include "kernels/cpu/vector_rows.h"
 
@@ -25,8 +25,10 @@ struct Forward {
   const Arguments& args;
   AttentionShape shape;
   KeyRanges ranges;
+  KeyLists lists;
   std::span<const RowBlock> row_blocks;
 
+  bool has_sinks() const { return args.inputs.size() - (lists.are_there() ? 2 : 0) > 5; }
   // The last rows of a document see the most keys: they go first.
   std::int64_t tasks_per_block() const { return shape.num_heads / shape.heads_per_task(); }
   const RowBlock& rows_of(std::int64_t task) const {
@@ -47,9 +49,19 @@ struct Forward {
   HeadRows<const T> values(std::int64_t head) const {
     return {args.inputs[2], head / shape.group(), shape.value_width};
   }
-  // The first tile of keys, counted from the document's first.
-  std::int64_t first_key(const RowBlock& rows) const {
-    return (rows.begin - ranges.key_begin[rows.first]) / kTileKeys * kTileKeys;
+  // What row t of a head sees; with lists from the first key on that they have.
+  KeyRange range_of(std::int64_t t, std::int64_t head) const {
+    return lists.are_there() ? lists.of_row(t, head) : ranges.of(t);
+  }
+  // The first tile of keys from `key` on that a row sees, counted from the document's first.
+  std::int64_t next_tile(const RowBlock& rows, std::int64_t head, std::int64_t key) const {
+    if (!lists.are_there()) return key;
+    const std::int64_t origin = ranges.key_begin[rows.first];
+    return std::max(key, (lists.next(rows, head, origin + key) - origin) / kTileKeys * kTileKeys);
+  }
+  std::int64_t first_tile(const RowBlock& rows, std::int64_t head) const {
+    return next_tile(rows, head,
+                     (rows.begin - ranges.key_begin[rows.first]) / kTileKeys * kTileKeys);
   }
   template <class T>
   void prefetch_keys(const RowBlock& rows, std::int64_t head, std::int64_t key) const {
@@ -67,7 +79,7 @@ struct Forward {
     const ForwardBlock block{shape, b, tiles, tiles * heads};
     const std::int64_t origin = ranges.key_begin[rows.first], end = rows.end - origin;
     const HeadRows<const T> k = keys<T>(head), v = values<T>(head);
-    std::int64_t key = first_key(rows);
+    std::int64_t key = first_tile(rows, head);
     prefetch_keys<T>(rows, head, key);
     for (std::int64_t h = 0; h < heads; ++h)
       block.pack_queries(HeadRows<const T>(args.inputs[0], head + h, shape.key_width), rows,
@@ -80,14 +92,16 @@ struct Forward {
       for (std::int64_t h = 0; h < heads; ++h)
         prefetch(HeadRows<const T>(args.inputs[0], head_of(ahead) + h, shape.key_width), next.first,
                  next.count);
-      prefetch_keys<T>(next, head_of(ahead), first_key(next));
+      prefetch_keys<T>(next, head_of(ahead), first_tile(next, head_of(ahead)));
     }
 
-    find_ranges(ranges, rows, origin, shape.num_keys, b.begins, b.ends, b.tiles);
-    for (; key < end; key += kTileKeys) {
+    find_ranges([&](std::int64_t t) { return range_of(t, head); }, rows, origin, shape.num_keys,
+                b.begins, b.ends, b.tiles);
+    for (std::int64_t next = key; key < end; key = next) {
       const std::int64_t count = std::min(kTileKeys, end - key);
-      block.pack_keys(k, v, origin + key, count);
-      prefetch_keys<T>(rows, head, key + kTileKeys);
+      pack_keys(block, k, v, rows, head, origin + key, count);
+      next = next_tile(rows, head, key + kTileKeys);
+      prefetch_keys<T>(rows, head, next);
       for (std::int64_t tile = 0; tile < block.num_tiles; tile += kStripRows / kRows)
         block.fold_strip(tile, std::min(tile + kStripRows / kRows, block.num_tiles), key, count);
     }
@@ -95,6 +109,23 @@ struct Forward {
       for_lanes(0, rows.count, [&](std::int64_t i, int n) {
         write_rows<T>(block, rows.first + i, n, head + h, h * padded_rows + i);
       });
+  }
+
+  // The keys of a tile that a row sees, and with lists the masks of rows.
+  template <class T>
+  void pack_keys(const ForwardBlock& block, const HeadRows<const T>& k, const HeadRows<const T>& v,
+                 const RowBlock& rows, std::int64_t head, std::int64_t first,
+                 std::int64_t count) const {
+    if (!lists.are_there()) return block.pack_keys(k, v, first, 0, count);
+    const MaskBuffers& masks = block.buffers.masks;
+    fill_masks(lists, rows, head, first, count, masks.words, ForwardBlock::kTilePart, masks.masks,
+               masks.tiles);
+    std::uint32_t seen = 0;
+    for (std::int64_t tile = 0; tile < block.tiles_per_head; ++tile) seen |= masks.tiles[tile].any;
+    DepthRun runs[kMostRuns];
+    const int num_runs = to_runs(seen, ForwardBlock::kTilePart, 0, count, runs);
+    for (int i = 0; i < num_runs; ++i)
+      block.pack_keys(k, v, first, runs[i].begin, runs[i].end - runs[i].begin);
   }
 
   // `count` rows, at most kLanes.
@@ -105,7 +136,7 @@ struct Forward {
     for (int i = 0; i < count; ++i) totals[i] = static_cast<float>(block.buffers.totals[row + i]);
     const Floats total = load(totals, count),
                  minus_largest = load(block.buffers.minus_largest + row, count);
-    const float* sink = args.inputs.size() > 5 ? args.inputs[5].as<const float>() + head : nullptr;
+    const float* sink = has_sinks() ? args.inputs[5].as<const float>() + head : nullptr;
     if (sink == nullptr) {
       store(factors, 1.0f / total);
       store(results, (log2(total) - minus_largest) * kLn2);
@@ -116,7 +147,7 @@ struct Forward {
     float* lse = args.outputs[1].as<float>() + t * shape.num_heads + head;
     const float lse_of_none = sink != nullptr ? *sink : -kInfinity;
     for (int i = 0; i < count; ++i) {
-      const KeyRange keys = ranges.of(t + i);
+      const KeyRange keys = range_of(t + i, head);
       const bool is_empty = keys.begin >= keys.end;
       block.write_row(row + i, is_empty ? 0.0f : factors[i], out, t + i);
       lse[i * shape.num_heads] = is_empty ? lse_of_none : results[i];
@@ -141,9 +172,11 @@ void attention(const Arguments& args) {
   const KeyRanges ranges = checked_key_ranges(args, shape);
   Pieces pieces(args.workspace), measure(nullptr);
   const AttentionSpace space(shape, kBlocking, pieces);
-  const Forward forward{
-      args, shape, ranges,
-      cut_rows(ranges, shape.num_rows, shape.rows_per_task(kBlocking), space.row_blocks)};
+  const std::span<RowBlock> row_blocks =
+      cut_rows(ranges, shape.num_rows, shape.rows_per_task(kBlocking), space.row_blocks);
+  KeyLists lists = checked_key_lists(args, shape, ranges);
+  if (lists.are_there()) lists.runs = cut_runs(lists, row_blocks, space.runs);
+  const Forward forward{args, shape, ranges, lists, row_blocks};
   Buffers(shape, measure);
   std::byte* of_threads = pieces.take<std::byte>(0);
   with_operand_type(args.inputs[0].type->dtype, [&]<class T>(T*) {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/rounding.h"
-#include "kernels/cpu/attention_pairs.h"
+#include "kernels/cpu/attention/attention_pairs.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -24,6 +24,7 @@ ANABATIC_INLINE bool is_small(Floats x) {
 struct ForwardBlock {
   using Buffers = AttentionPairBuffers;
   static constexpr std::int64_t kTileKeys = Buffers::kBlocking.keys;
+  static constexpr std::int64_t kTilePart = kPairScores;  // keys of a register tile
 
   const AttentionShape& shape;
   const Buffers& buffers;
@@ -59,10 +60,11 @@ struct ForwardBlock {
                     std::int64_t at) const {
     copy_rows(from, rows.first, rows.count, key_words(), buffers.queries + at * key_words());
   }
+  // Packs keys [j, j + count) of the tile of keys from `first` on.
   void pack_keys(const HeadRows<const BFloat16>& k, const HeadRows<const BFloat16>& v,
-                 std::int64_t first, std::int64_t count) const {
-    pack_across(k, first, count, key_words(), buffers.keys);
-    pack_row_pairs(v, first, count, kTileKeys, buffers.values);
+                 std::int64_t first, std::int64_t j, std::int64_t count) const {
+    pack_across(k, first + j, count, key_words(), buffers.keys + j * key_words());
+    pack_row_pairs(v, first + j, count, kTileKeys, buffers.values, j);
   }
   void write_row(std::int64_t row, float factor, const HeadRows<BFloat16>& to,
                  std::int64_t t) const {
@@ -91,7 +93,7 @@ struct ForwardBlock {
     Floats added[kRows];
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      const std::uint64_t sees = kMasked ? visible(of_head + i, key) : ~std::uint64_t{0};
+      const std::uint64_t sees = kMasked ? visible(of_head + i, j, key) : ~std::uint64_t{0};
       if (kFirst && is_first(of_head + i, key) && sees != 0)
         minus_largest[i] = -largest<kCount>(p[i], factor, sees);
       const Floats shift = broadcast(minus_largest[i]);
@@ -127,8 +129,10 @@ struct ForwardBlock {
     return sum;
   }
 
-  // Bits of the keys from `key` on that a row sees; the same for every head.
-  std::uint64_t visible(std::int64_t row, std::int64_t key) const {
+  // Bits of the keys from `key` on, the j-th of the tile of keys, that a row sees; the same for
+  // every head.
+  std::uint64_t visible(std::int64_t row, std::int64_t j, std::int64_t key) const {
+    if (buffers.masks.are_there()) return buffers.masks.bits(row, j, kPairScores);
     return visible_keys(buffers.begins[row] - key, buffers.ends[row] - key);
   }
   // Whether the keys from `key` on hold its first one.
@@ -148,10 +152,9 @@ struct ForwardBlock {
   }
 
   // As fold, row by row. A row whose sum grew too large gets a new maximum. Before a sum is scaled,
-  // the weights of the tile so far are added to its sums: those from key `begin` of the tile of
-  // keys on. `begin` becomes `j`.
+  // the weights of the tile so far are added to its sums: those of `waiting`.
   __attribute__((noinline)) void fold_slowly(std::int64_t tile, std::int64_t j, std::int64_t key,
-                                             std::int64_t& begin) const {
+                                             std::uint32_t& waiting) const {
     {
       PairSums<kPanels> sums = {};
       score<kPanels>(tile, j, sums);
@@ -164,7 +167,7 @@ struct ForwardBlock {
     const Floats factor = to_base_2();
     for (std::int64_t i = 0; i < kRows; ++i) {
       const std::int64_t row = tile * kRows + i;
-      const std::uint64_t sees = visible(tile % tiles_per_head * kRows + i, key);
+      const std::uint64_t sees = visible(tile % tiles_per_head * kRows + i, j, key);
       Floats scores[kPanels], p[kPanels];
       for (int v = 0; v < kPanels; ++v)
         scores[v] = load(buffers.scores + i * kPairScores + v * kLanes);
@@ -176,8 +179,11 @@ struct ForwardBlock {
       };
       Floats added = exponentials();
       if (!is_small(added)) {
-        add_values(tile, begin, j);
-        begin = j;
+        DepthRun runs[kMostRuns];
+        const int num_runs = value_runs(tile, key - j, j, waiting, runs);
+        for (std::int64_t column = 0; column < shape.value_width; column += kPairScores)
+          add_values(tile, column, runs, num_runs);
+        waiting = 0;
         const float minus_top = -largest<kPanels>(scores, factor, sees);
         scale_row(row, minus_top - buffers.minus_largest[row]);
         buffers.minus_largest[row] = minus_top;
@@ -197,56 +203,79 @@ struct ForwardBlock {
       store(sums + j, factor * load(sums + j));
   }
 
-  // sums += weights · values, of a row tile and keys [begin, end) of the tile of keys; begin is
-  // even. From a column of values on: four panels, or what is left.
-  void add_values(std::int64_t tile, std::int64_t column, std::int64_t begin,
-                  std::int64_t end) const {
-    if (begin >= end) return;
-    const Word* values = buffers.values + (column * kTileKeys + begin * kPairPanel) / 2;
-    float* sums = buffers.sums + tile * kRows * value_width() + column;
-    with_panels(shape.value_width - column, [&]<int kCount>() {
-      multiply<kCount, kPairStride, 1, true>(weights(tile) + begin / 2, values,
-                                             kTileKeys / 2 * kPairPanel, ceil_div(end - begin, 2),
-                                             sums, value_width());
-    });
-  }
-  void add_values(std::int64_t tile, std::int64_t begin, std::int64_t end) const {
-    for (std::int64_t j = 0; j < shape.value_width; j += kPairScores)
-      add_values(tile, j, begin, end);
+  // The words of weights of these register tiles of scores, below key `end` of the tile of keys,
+  // whose first is `key`.
+  int value_runs(std::int64_t tile, std::int64_t key, std::int64_t end, std::uint32_t waiting,
+                 DepthRun* runs) const {
+    const std::int64_t begin = std::max(range(tile).begin - key, std::int64_t{0}) / 2,
+                       last = std::min(range(tile).end - key, end);
+    return to_runs(waiting, kPairScores / 2, begin, ceil_div(std::max(last, std::int64_t{0}), 2),
+                   runs);
   }
 
-  // Row tile `tile` against the register tile of scores at `j`, from key `key` on.
-  void fold_keys(std::int64_t tile, std::int64_t j, std::int64_t key, std::int64_t& begin) const {
-    const TileRange& sees = range(tile);
-    if (sees.begin >= key + kPairScores || sees.end <= key) return;
-    const bool is_first = sees.full_begin >= key,
-               is_full = sees.full_begin <= key && key + kPairScores <= sees.full_end;
+  // sums += weights · values, of a row tile. From a column of values on: four panels, or what is
+  // left.
+  void add_values(std::int64_t tile, std::int64_t column, const DepthRun* runs,
+                  int num_runs) const {
+    if (num_runs == 0) return;
+    const Word* values = buffers.values + column * kTileKeys / 2;
+    float* sums = buffers.sums + tile * kRows * value_width() + column;
+    with_panels(shape.value_width - column, [&]<int kCount>() {
+      multiply<kCount, kPairStride, 1, true>(weights(tile), values, kTileKeys / 2 * kPairPanel,
+                                             runs, num_runs, sums, value_width());
+    });
+  }
+
+  // Whether a row of the tile sees a key of the register tile of scores at `j`; whether all rows
+  // see all keys.
+  bool sees(std::int64_t tile, std::int64_t j, std::int64_t key) const {
+    if (buffers.masks.are_there())
+      return (buffers.masks.tiles[tile % tiles_per_head].any >> j / kPairScores & 1) != 0;
+    return range(tile).begin < key + kPairScores && range(tile).end > key;
+  }
+  bool is_full(std::int64_t tile, std::int64_t j, std::int64_t key) const {
+    if (buffers.masks.are_there())
+      return (buffers.masks.tiles[tile % tiles_per_head].full >> j / kPairScores & 1) != 0;
+    return range(tile).full_begin <= key && key + kPairScores <= range(tile).full_end;
+  }
+
+  // Row tile `tile` against the register tile of scores at `j`, from key `key` on. `waiting` has
+  // the register tiles whose weights no sum holds yet.
+  void fold_keys(std::int64_t tile, std::int64_t j, std::int64_t key,
+                 std::uint32_t& waiting) const {
+    if (!sees(tile, j, key)) return;
+    const bool is_first = range(tile).full_begin >= key;
     const bool is_done =
-        is_full
+        is_full(tile, j, key)
             ? (is_first ? fold<kPanels, false, true>(tile, j, key)
                         : fold<kPanels, false, false>(tile, j, key))
-            : with_panels(std::min<std::int64_t>(sees.end - key, kPairScores), [&]<int kCount>() {
-                return is_first ? fold<kCount, true, true>(tile, j, key)
-                                : fold<kCount, true, false>(tile, j, key);
-              });
-    if (!is_done) fold_slowly(tile, j, key, begin);
+            : with_panels(std::min<std::int64_t>(range(tile).end - key, kPairScores),
+                          [&]<int kCount>() {
+                            return is_first ? fold<kCount, true, true>(tile, j, key)
+                                            : fold<kCount, true, false>(tile, j, key);
+                          });
+    if (!is_done) fold_slowly(tile, j, key, waiting);
+    waiting |= std::uint32_t{1} << j / kPairScores;
   }
 
   // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
   void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
                   std::int64_t count) const {
+    constexpr std::int64_t kTiles = kStripRows / kRows;
     std::fill(buffers.tile_totals, buffers.tile_totals + kStripRows * kLanes, 0.0f);
-    std::int64_t begins[kStripRows / kRows];  // of the weights that no sum holds yet
-    for (std::int64_t tile = first; tile < last; ++tile)
-      begins[tile - first] = std::max(range(tile).begin - key, std::int64_t{0}) / 2 * 2;
+    std::uint32_t waiting[kTiles] = {};
     for (std::int64_t j = 0; j < count; j += kPairScores)
       for (std::int64_t tile = first; tile < last; ++tile)
-        fold_keys(tile, j, key + j, begins[tile - first]);
+        fold_keys(tile, j, key + j, waiting[tile - first]);
     add_tile_totals(first, last);
+    DepthRun runs[kTiles][kMostRuns];
+    int num_runs[kTiles];
+    for (std::int64_t tile = first; tile < last; ++tile)
+      num_runs[tile - first] =
+          value_runs(tile, key, count, waiting[tile - first], runs[tile - first]);
     for (std::int64_t j = 0; j < shape.value_width; j += kPairScores)
       for (std::int64_t tile = first; tile < last; ++tile)
-        add_values(tile, j, begins[tile - first],
-                   std::min<std::int64_t>(range(tile).end - key, count));
+        add_values(tile, j, runs[tile - first], num_runs[tile - first]);
   }
 };
 

@@ -11,9 +11,9 @@
 #include <thread>
 
 #if defined(__AVX512BF16__)
-#include "kernels/cpu/attention_pair_step.h"
+#include "kernels/cpu/attention/attention_pair_step.h"
 #else
-#include "kernels/cpu/attention_step.h"
+#include "kernels/cpu/attention/attention_step.h"
 #endif
 #include "kernels/cpu/vector_rows.h"
 
@@ -27,6 +27,7 @@ struct Gradient {
   const Arguments& args;
   AttentionShape shape;
   KeyRanges ranges;
+  KeyLists lists;
   AttentionGradientSpace space;
   std::span<const RowBlock> row_blocks;
   std::span<const KeyBlock> key_blocks;
@@ -55,8 +56,6 @@ struct Gradient {
     float* delta = args.outputs.size() > 3 ? args.outputs[3].as<float>() : nullptr;
     const auto run = [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
-        const KeyRange keys = ranges.of(t);
-        const bool is_empty = keys.begin >= keys.end;
         for (std::int64_t head = first_head(); head < end_kv_head * shape.group(); ++head) {
           const T *out = HeadRows<const T>(args.inputs[5], head, shape.value_width).row(t),
                   *dout = douts<T>(head).row(t);
@@ -65,17 +64,37 @@ struct Gradient {
                 return madd(load(out + j, n), load(dout + j, n), before);
               });
           const std::int64_t at = space_row(head, t);
+          const KeyRange keys = lists.are_there() ? lists.of_row(t, head) : ranges.of(t);
+          const bool is_empty = keys.begin >= keys.end;
           space.minus_lse[at] = is_empty ? 0.0f : -kLog2E * lse[t * shape.num_heads + head];
           space.minus_delta[at] = static_cast<float>(-sum);
           if (delta != nullptr) delta[t * shape.num_heads + head] = static_cast<float>(sum);
+          if (is_empty)
+            std::fill_n(HeadRows<T>(args.outputs[0], head, shape.key_width).row(t), shape.key_width,
+                        T{});
         }
-        if (is_empty)
-          std::fill_n(args.outputs[0].as<T>() + t * columns(args.outputs[0]),
-                      columns(args.outputs[0]), T{});
       }
     };
     args.launch.team->for_range(shape.num_rows,
                                 row_grain(shape.heads_per_slice() * shape.value_width), run);
+  }
+
+  // The first block of keys from `index` on that a row of the block sees, kNone where there is
+  // none.
+  static constexpr std::int32_t kNone = INT32_MAX;
+  std::int32_t next_key_block(const RowBlock& rows, std::int64_t head, std::int64_t index) const {
+    std::int64_t next = std::max<std::int64_t>(index, rows.first_key_block);
+    if (next > rows.last_key_block) return kNone;
+    if (lists.are_there()) {
+      const std::int64_t key =
+          lists.next(rows, head, key_blocks[static_cast<std::size_t>(next)].first);
+      if (key >= rows.end) return kNone;
+      while (key_blocks[static_cast<std::size_t>(next)].first +
+                 key_blocks[static_cast<std::size_t>(next)].count <=
+             key)
+        ++next;
+    }
+    return static_cast<std::int32_t>(next);
   }
 
   template <class T>
@@ -125,13 +144,12 @@ struct Gradient {
     for (std::int64_t head = kv_head * shape.group(); head < (kv_head + 1) * shape.group(); ++head)
       for (std::int64_t i = keys.end_row_block; i-- > keys.first_row_block;) {
         const RowBlock& rows = row_blocks[static_cast<std::size_t>(i)];
-        if (index < rows.first_key_block || index > rows.last_key_block) continue;
+        if (next_key_block(rows, head, index) != index) continue;
         const GradientStep step(shape, b, rows.count, keys.count);
         run_step<T>(step, keys, rows, head, i > keys.first_row_block);
         const std::int64_t turn =
             (head - first_head()) * static_cast<std::int64_t>(row_blocks.size()) + i;
-        add_to_dq<T>(step, rows, head, static_cast<std::int32_t>(index - rows.first_key_block),
-                     index == rows.last_key_block, space.turns[turn]);
+        add_to_dq<T>(step, rows, head, static_cast<std::int32_t>(index), space.turns[turn]);
       }
     all.finish(dk, dv, keys.first);
   }
@@ -151,29 +169,37 @@ struct Gradient {
       b.minus_lse[i] = i < rows.count ? space.minus_lse[at + i] : 0.0f;
       b.minus_delta[i] = i < rows.count ? space.minus_delta[at + i] : 0.0f;
     }
-    find_ranges(ranges, rows, keys.first, keys.count, b.begins, b.ends, b.tiles);
+    find_ranges([&](std::int64_t t) { return ranges.of(t); }, rows, keys.first, keys.count,
+                b.begins, b.ends, b.tiles);
+    if (lists.are_there())
+      fill_masks(lists, rows, head, keys.first, keys.count, b.masks.words, GradientStep::kTilePart,
+                 b.masks.masks, b.masks.tiles);
     step.run();
   }
 
-  // Adds the dq of a step to the sums of its rows, as the `turn`-th; the last one writes dq.
+  // Adds the dq of a step with block `index` of keys to the sums of its rows, when it is this
+  // block's turn; the last one writes dq.
   template <class T>
   void add_to_dq(const GradientStep& step, const RowBlock& rows, std::int64_t head,
-                 std::int32_t turn, bool is_last, std::int32_t& turns) const {
-    const std::atomic_ref<std::int32_t> taken(turns);
-    while (taken.load(std::memory_order_acquire) != turn) std::this_thread::yield();
-    step.add_dq(rows.count, turn == 0, is_last,
+                 std::int32_t index, std::int32_t& turn) const {
+    const std::int32_t next = next_key_block(rows, head, index + 1);
+    const bool is_first = next_key_block(rows, head, 0) == index, is_last = next == kNone;
+    const std::atomic_ref<std::int32_t> taken(turn);
+    while (taken.load(std::memory_order_acquire) != index) std::this_thread::yield();
+    step.add_dq(rows.count, is_first, is_last,
                 space.dq + space_row(head, rows.first) * shape.padded_key_width());
     if (is_last) {
       const HeadRows<T> dq(args.outputs[0], head, shape.key_width);
       for (std::int64_t i = 0; i < rows.count; ++i) step.write_dq(i, dq, rows.first + i);
     }
-    taken.store(turn + 1, std::memory_order_release);
+    taken.store(next, std::memory_order_release);
   }
 
   template <class T>
   void run(std::byte* of_threads) const {
-    std::fill_n(space.turns, shape.heads_per_slice() * static_cast<std::int64_t>(row_blocks.size()),
-                0);
+    std::int32_t* turn = space.turns;
+    for (std::int64_t head = first_head(); head < end_kv_head * shape.group(); ++head)
+      for (const RowBlock& rows : row_blocks) *turn++ = next_key_block(rows, head, 0);
     prepare<T>();
     Pieces measure(nullptr);
     Buffers(shape, measure);
@@ -196,7 +222,9 @@ void attention_gradient(const Arguments& args) {
   const std::span<KeyBlock> key_blocks =
       cut_keys(ranges, shape.num_rows, shape.num_keys, kBlocking.gradient_keys, row_blocks,
                space.key_blocks);
-  Gradient gradient{args, shape, ranges, space, row_blocks, key_blocks};
+  KeyLists lists = checked_key_lists(args, shape, ranges);
+  if (lists.are_there()) lists.runs = cut_runs(lists, row_blocks, space.runs);
+  Gradient gradient{args, shape, ranges, lists, space, row_blocks, key_blocks};
   std::byte* of_threads = pieces.take<std::byte>(0);
   const std::int64_t step = shape.kv_heads_per_slice();
   for (std::int64_t first = 0; first < shape.num_kv_heads; first += step) {

@@ -6,8 +6,8 @@
 // row. Panels across: the same of the transposed matrix, [rows / 16, columns, 16].
 #pragma once
 #include "base/rounding.h"
-#include "kernels/cpu/attention_buffers.h"
-#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/attention/attention_buffers.h"
+#include "kernels/cpu/attention/attention_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
@@ -50,14 +50,15 @@ ANABATIC_INLINE Floats load_part(const T* from, std::int64_t count) {
   return count > 0 ? load(from, static_cast<int>(count)) : Floats{};
 }
 
-// Panels of factor · rows [first, first + count). `to` has `rows` rows; those from `count` up to a
-// whole register tile become zero, and so do columns beyond the head.
+// Panels of factor · rows [first, first + count), from `first_row` of them on. `to` has `rows`
+// rows; those from `count` up to a whole register tile become zero, and so do columns beyond the
+// head.
 template <class T>
 void pack(const HeadRows<const T>& from, std::int64_t first, std::int64_t count, float factor,
-          std::int64_t rows, float* to) {
-  for (std::int64_t i = 0; i < std::min(round_up(count, kRows), rows); ++i) {
+          std::int64_t rows, float* to, std::int64_t first_row = 0) {
+  for (std::int64_t i = 0; i < std::min(round_up(count, kRows), rows - first_row); ++i) {
     const T* row = from.row(first + i);
-    float* panel = to + i * kPanel;
+    float* panel = to + (first_row + i) * kPanel;
     for (std::int64_t left = i < count ? from.width : 0, j = 0; j < from.width;
          left -= kPanel, j += kPanel, panel += rows * kPanel) {
       __builtin_prefetch(row + kPrefetchRows * from.stride + j);
@@ -172,11 +173,14 @@ ANABATIC_INLINE void multiply_add_panels(Sums& sums, const float* a, std::int64_
   std::memcpy(&sums, &all, sizeof all);
 }
 
-// C[kRows, kPanel] = A · B, or += : the product is summed from zero and added once.
+// C[kRows, kPanel] = A · B, or += : the product is summed from zero over runs of the depth, and
+// added once.
 template <int kRow, int kDepth, bool kAdd>
-void multiply(const float* a, const float* b, std::int64_t depth, float* c) {
+void multiply(const float* a, const float* b, const DepthRun* runs, int num_runs, float* c) {
   Sums sums = {};
-  multiply_add<kRow, kDepth>(sums, a, b, depth);
+  for (int r = 0; r < num_runs; ++r)
+    multiply_add<kRow, kDepth>(sums, a + runs[r].begin * kDepth, b + runs[r].begin * kPanel,
+                               runs[r].end - runs[r].begin);
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 2
@@ -220,10 +224,15 @@ ANABATIC_INLINE Ints lane_index(int v) {
   return index;
 }
 
-// Lanes of keys [begin, end) of a panel.
-ANABATIC_INLINE Ints within(int v, std::int32_t begin, std::int32_t end) {
-  const Ints index = lane_index(v);
-  return (index >= begin) & (index < end);
+// Bit i: key i of a panel lies within [begin, end), both counted from its first.
+ANABATIC_INLINE std::uint32_t visible_keys(std::int64_t begin, std::int64_t end) {
+  begin = std::max(begin, std::int64_t{0});
+  end = std::min<std::int64_t>(end, kPanel);
+  return begin < end ? ~std::uint32_t{0} << begin & ~std::uint32_t{0} >> (32 - end) : 0;
+}
+// The lanes of a panel's vector v.
+ANABATIC_INLINE Ints lanes_of(std::uint32_t keys, int v) {
+  return (static_cast<std::int32_t>(keys) >> lane_index(v) & 1) != 0;
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

@@ -3,7 +3,7 @@
 // ds are rounded to bf16 for them, ds from a p that is not; all sums are fp32.
 #pragma once
 #include "base/rounding.h"
-#include "kernels/cpu/attention_pairs.h"
+#include "kernels/cpu/attention/attention_pairs.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -23,6 +23,7 @@ struct GradientStep {
   using Buffers = AttentionGradientPairBuffers;
   static constexpr std::int64_t kGradientRows = Buffers::kBlocking.gradient_rows,
                                 kGradientKeys = Buffers::kBlocking.gradient_keys;
+  static constexpr std::int64_t kTilePart = kPairScores;  // keys of a register tile
 
   const Buffers& b;
   const AttentionShape& shape;
@@ -120,6 +121,7 @@ struct GradientStep {
   }
 
   std::uint64_t visible(std::int64_t row, std::int64_t key) const {
+    if (b.masks.are_there()) return b.masks.bits(row, key, kPairScores);
     return visible_keys(b.begins[row] - key, b.ends[row] - key);
   }
 
@@ -145,58 +147,94 @@ struct GradientStep {
       }
   }
 
+  // For a register tile of rows and one of keys: whether a row sees a key, and whether all rows see
+  // all keys.
+  bool sees(std::int64_t row, std::int64_t key) const {
+    if (b.masks.are_there()) return (b.masks.tiles[row / kRows].any >> key / kPairScores & 1) != 0;
+    const TileRange& tile = b.tiles[row / kRows];
+    return tile.end > key && tile.begin < key + kPairScores;
+  }
+  bool is_full(std::int64_t row, std::int64_t key) const {
+    if (b.masks.are_there()) return (b.masks.tiles[row / kRows].full >> key / kPairScores & 1) != 0;
+    const TileRange& tile = b.tiles[row / kRows];
+    return tile.full_begin <= key && key + kPairScores <= tile.full_end;
+  }
+  // Whether products leave out the rows of a register tile.
+  bool is_unseen(std::int64_t row) const {
+    return b.masks.are_there() && b.masks.tiles[row / kRows].any == 0;
+  }
+
   void weigh_all() const {
     for (std::int64_t key = 0; key < num_keys; key += kPairScores)
       for (std::int64_t row = 0; row < num_rows; row += kRows) {
-        const TileRange& sees = b.tiles[row / kRows];
-        if (sees.end <= key || sees.begin >= key + kPairScores)
+        if (is_unseen(row)) continue;
+        if (!sees(row, key))
           clear(row, key, kPanels);
-        else if (sees.full_begin <= key && key + kPairScores <= sees.full_end)
+        else if (is_full(row, key))
           weigh<kPanels, false>(row, key);
         else
-          with_panels(std::min<std::int64_t>(sees.end - key, kPairScores),
+          with_panels(std::min<std::int64_t>(b.tiles[row / kRows].end - key, kPairScores),
                       [&]<int kCount>() { weigh<kCount, true>(row, key); });
       }
+  }
+
+  // Register tiles of rows that see one of so many keys from `key` on, as runs of words.
+  int row_runs(std::int64_t key, DepthRun* runs) const {
+    if (b.masks.are_there()) {
+      const std::uint32_t keys = std::uint32_t{1} << key / kPairScores |
+                                 std::uint32_t{1} << (key + kRows - 1) / kPairScores;
+      std::uint32_t tiles = 0;
+      for (std::int64_t row = 0; row < num_rows; row += kRows)
+        if ((b.masks.tiles[row / kRows].any & keys) != 0) tiles |= std::uint32_t{1} << row / kRows;
+      return to_runs(tiles, kRows / 2, 0, num_rows / 2, runs);
+    }
+    std::int64_t begin = 0, end = num_rows;
+    const auto sees_one = [&](std::int64_t row) {
+      const TileRange& tile = b.tiles[row / kRows];
+      return tile.begin < key + kRows && tile.end > key;
+    };
+    while (begin < end && !sees_one(begin)) begin += kRows;
+    while (begin < end && !sees_one(end - kRows)) end -= kRows;
+    runs[0] = {static_cast<std::int32_t>(begin / 2), static_cast<std::int32_t>(end / 2)};
+    return begin < end ? 1 : 0;
   }
 
   // Sums over rows: to[key] += Σ of[row, key] · with[row].
   void add_over_rows(const Word* of, const Word* with, std::int64_t width, float* to) const {
     const std::int64_t columns = round_up(width, kPairPanel);
+    DepthRun runs[kMostRuns];
     for (std::int64_t j = 0; j < width; j += kPairScores)
       for (std::int64_t key = 0; key < num_keys; key += kRows) {
-        std::int64_t begin = 0, end = num_rows;
-        const auto sees = [&](std::int64_t row) {
-          const TileRange& tile = b.tiles[row / kRows];
-          return tile.begin < key + kRows && tile.end > key;
-        };
-        while (begin < end && !sees(begin)) begin += kRows;
-        while (begin < end && !sees(end - kRows)) end -= kRows;
-        if (begin >= end) continue;
+        const int num_runs = row_runs(key, runs);
+        if (num_runs == 0) continue;
         with_panels(width - j, [&]<int kCount>() {
-          multiply<kCount, 1, kPairAcrossStride, true>(
-              of + begin / 2 * kPairAcrossStride + key,
-              with + (j * kGradientRows + begin * kPairPanel) / 2, kGradientRows / 2 * kPairPanel,
-              (end - begin) / 2, to + key * columns + j, columns);
+          multiply<kCount, 1, kPairAcrossStride, true>(of + key, with + j * kGradientRows / 2,
+                                                       kGradientRows / 2 * kPairPanel, runs,
+                                                       num_runs, to + key * columns + j, columns);
         });
       }
   }
 
   // dq := ds · keys.
   void multiply_keys() const {
+    DepthRun runs[kMostRuns];
     for (std::int64_t j = 0; j < shape.key_width; j += kPairScores)
       for (std::int64_t row = 0; row < num_rows; row += kRows) {
-        const TileRange& sees = b.tiles[row / kRows];
-        const std::int64_t begin = sees.begin / 2 * 2;
+        const TileRange& tile = b.tiles[row / kRows];
+        const std::int64_t begin = tile.begin / 2, end = ceil_div(tile.end, 2);
+        runs[0] = {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)};
+        const int num_runs = b.masks.are_there() ? to_runs(b.masks.tiles[row / kRows].any,
+                                                           kPairScores / 2, begin, end, runs)
+                                                 : (begin < end ? 1 : 0);
         float* dq = b.dq + row * key_columns;
-        if (begin >= sees.end) {
+        if (num_runs == 0) {
           std::fill(dq, dq + kRows * key_columns, 0.0f);
           continue;
         }
         with_panels(shape.key_width - j, [&]<int kCount>() {
           multiply<kCount, kPairGradientStride, 1, false>(
-              b.gradient_rows + row * kPairGradientStride + begin / 2,
-              b.key_panels + (j * kGradientKeys + begin * kPairPanel) / 2,
-              kGradientKeys / 2 * kPairPanel, ceil_div(sees.end - begin, 2), dq + j, key_columns);
+              b.gradient_rows + row * kPairGradientStride, b.key_panels + j * kGradientKeys / 2,
+              kGradientKeys / 2 * kPairPanel, runs, num_runs, dq + j, key_columns);
         });
       }
   }

@@ -2,7 +2,7 @@
 // A block of keys against a block of rows of attention's backward, in fp32.
 #pragma once
 #include "base/rounding.h"
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention/attention_tiles.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -12,6 +12,7 @@ struct GradientStep {
   using Buffers = AttentionGradientBuffers;
   static constexpr std::int64_t kGradientRows = Buffers::kBlocking.gradient_rows,
                                 kGradientKeys = Buffers::kBlocking.gradient_keys;
+  static constexpr std::int64_t kTilePart = kPanel;  // keys of a register tile
 
   const Buffers& b;
   std::int64_t key_width, value_width;  // padded
@@ -115,19 +116,37 @@ struct GradientStep {
   // 0 for keys of the panel that the row does not see.
   ANABATIC_INLINE void mask(std::int64_t row, std::int64_t key, Floats& first,
                             Floats& second) const {
-    const auto begin = static_cast<std::int32_t>(b.begins[row] - key),
-               end = static_cast<std::int32_t>(b.ends[row] - key);
-    first = within(0, begin, end) ? first : Floats{};
-    second = within(1, begin, end) ? second : Floats{};
+    const std::uint32_t keys = b.masks.are_there()
+                                   ? static_cast<std::uint32_t>(b.masks.bits(row, key, kPanel))
+                                   : visible_keys(b.begins[row] - key, b.ends[row] - key);
+    first = lanes_of(keys, 0) ? first : Floats{};
+    second = lanes_of(keys, 1) ? second : Floats{};
+  }
+
+  // For a register tile of rows and a panel of keys: whether a row sees a key, and whether all rows
+  // see all keys.
+  bool sees(std::int64_t row, std::int64_t key) const {
+    if (b.masks.are_there()) return (b.masks.tiles[row / kRows].any >> key / kPanel & 1) != 0;
+    const TileRange& tile = b.tiles[row / kRows];
+    return tile.end > key && tile.begin < key + kPanel;
+  }
+  bool is_full(std::int64_t row, std::int64_t key) const {
+    if (b.masks.are_there()) return (b.masks.tiles[row / kRows].full >> key / kPanel & 1) != 0;
+    const TileRange& tile = b.tiles[row / kRows];
+    return tile.full_begin <= key && key + kPanel <= tile.full_end;
+  }
+  // Whether products leave out the rows of a register tile.
+  bool is_unseen(std::int64_t row) const {
+    return b.masks.are_there() && b.masks.tiles[row / kRows].any == 0;
   }
 
   void weigh_all() const {
     for (std::int64_t key = 0; key < num_keys; key += kPanel)
       for (std::int64_t row = 0; row < num_rows; row += kRows) {
-        const TileRange& sees = b.tiles[row / kRows];
-        if (sees.end <= key || sees.begin >= key + kPanel)
+        if (is_unseen(row)) continue;
+        if (!sees(row, key))
           clear(row, key);
-        else if (sees.full_begin <= key && key + kPanel <= sees.full_end)
+        else if (is_full(row, key))
           weigh<false>(row, key);
         else
           weigh<true>(row, key);
@@ -143,33 +162,50 @@ struct GradientStep {
       }
   }
 
+  // Register tiles of rows that see one of the keys from `key` on, up to the next such tile of
+  // keys, as runs of rows.
+  int row_runs(std::int64_t key, DepthRun* runs) const {
+    if (b.masks.are_there()) {
+      const std::uint32_t keys =
+          std::uint32_t{1} << key / kPanel | std::uint32_t{1} << (key + kRows - 1) / kPanel;
+      std::uint32_t tiles = 0;
+      for (std::int64_t row = 0; row < num_rows; row += kRows)
+        if ((b.masks.tiles[row / kRows].any & keys) != 0) tiles |= std::uint32_t{1} << row / kRows;
+      return to_runs(tiles, kRows, 0, num_rows, runs);
+    }
+    std::int64_t begin = 0, end = num_rows;
+    const auto sees_one = [&](std::int64_t row) {
+      const TileRange& tile = b.tiles[row / kRows];
+      return tile.begin < key + kRows && tile.end > key;
+    };
+    while (begin < end && !sees_one(begin)) begin += kRows;
+    while (begin < end && !sees_one(end - kRows)) end -= kRows;
+    runs[0] = {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)};
+    return begin < end ? 1 : 0;
+  }
+
   // Panels of sums over rows: to[key] += Σ of[row, key] · with[row].
   void add_over_rows(const float* of, const float* with, std::int64_t width, float* to) const {
+    DepthRun runs[kMostRuns];
     for (std::int64_t j = 0; j < width; j += kPanel)
-      for (std::int64_t key = 0; key < num_keys; key += kRows) {
-        std::int64_t begin = 0, end = num_rows;
-        const auto sees = [&](std::int64_t row) {
-          const TileRange& tile = b.tiles[row / kRows];
-          return tile.begin < key + kRows && tile.end > key;
-        };
-        while (begin < end && !sees(begin)) begin += kRows;
-        while (begin < end && !sees(end - kRows)) end -= kRows;
-        if (begin < end)
-          multiply<1, kGradientStride, true>(of + begin * kGradientStride + key,
-                                             with + j * kGradientRows + begin * kPanel, end - begin,
+      for (std::int64_t key = 0; key < num_keys; key += kRows)
+        if (const int num_runs = row_runs(key, runs); num_runs > 0)
+          multiply<1, kGradientStride, true>(of + key, with + j * kGradientRows, runs, num_runs,
                                              to + j * kGradientKeys + key * kPanel);
-      }
   }
 
   // dq := ds · keys.
   void multiply_keys() const {
+    DepthRun runs[kMostRuns];
     for (std::int64_t j = 0; j < key_width; j += kPanel)
       for (std::int64_t row = 0; row < num_rows; row += kRows) {
-        const TileRange& sees = b.tiles[row / kRows];
-        const std::int64_t begin = std::min(sees.begin, sees.end);
-        multiply<kGradientStride, 1, false>(b.gradients + row * kGradientStride + begin,
-                                            b.keys + j * kGradientKeys + begin * kPanel,
-                                            sees.end - begin,
+        const TileRange& tile = b.tiles[row / kRows];
+        runs[0] = {std::min(tile.begin, tile.end), tile.end};
+        const int num_runs =
+            b.masks.are_there() ? to_runs(b.masks.tiles[row / kRows].any, kPanel, 0, tile.end, runs)
+                                : 1;
+        multiply<kGradientStride, 1, false>(b.gradients + row * kGradientStride,
+                                            b.keys + j * kGradientKeys, runs, num_runs,
                                             b.dq + j * kGradientRows + row * kPanel);
       }
   }
