@@ -7,6 +7,7 @@
 #include "base/philox.h"
 #include "bench/cases.h"
 #include "bench/graph_case.h"
+#include "spec/key_blocks.h"
 
 namespace anabatic::bench {
 namespace {
@@ -17,7 +18,8 @@ constexpr std::uint64_t kDocumentStream = 2;
 
 struct AttentionSizes {
   std::int64_t batch, sequence, documents, heads, kv_heads, head_dim, v_head_dim, window, sinks;
-  double element;  // bytes
+  std::int64_t blocks;  // keys of one; 0: no lists of them
+  double density;
   std::int64_t tokens() const { return batch * sequence; }
 };
 
@@ -40,10 +42,31 @@ std::vector<std::int32_t> first_keys(const AttentionSizes& sizes) {
   return first;
 }
 
-double unmasked_pairs(const AttentionSizes& sizes, const std::vector<std::int32_t>& first) {
+// The pattern whose density is nearest: half of a row's blocks are the nearest ones, half are
+// drawn.
+spec::BlockLists block_lists(const AttentionSizes& sizes) {
+  spec::BlockLists nearest;
+  double error = 2;
+  for (std::int64_t count = 1; count <= sizes.sequence / sizes.blocks + 1; ++count) {
+    spec::BlockLists lists = spec::make_block_lists(
+        {.size = sizes.blocks, .local = (count + 1) / 2, .random = count / 2}, sizes.sequence);
+    const double distance = std::abs(lists.density(sizes.sequence, sizes.window) - sizes.density);
+    if (distance > error) break;
+    error = distance;
+    nearest = std::move(lists);
+  }
+  return nearest;
+}
+
+double unmasked_pairs(const AttentionSizes& sizes, const std::vector<std::int32_t>& first,
+                      const spec::BlockLists& lists) {
   double pairs = 0;
   for (std::size_t i = 0; i < first.size(); ++i) {
     const auto keys = static_cast<std::int64_t>(i) + 1 - first[i];
+    if (sizes.blocks > 0) {
+      pairs += lists.listed_keys(keys - 1, sizes.window);
+      continue;
+    }
     pairs += static_cast<double>(sizes.window > 0 ? std::min(keys, sizes.window) : keys);
   }
   return pairs;
@@ -51,7 +74,8 @@ double unmasked_pairs(const AttentionSizes& sizes, const std::vector<std::int32_
 
 GraphCase attention_case(const AttentionSizes& sizes, std::int64_t num_tokens) {
   std::vector<std::int32_t> begin = first_keys(sizes);
-  const double pairs = unmasked_pairs(sizes, begin) * static_cast<double>(sizes.heads);
+  const spec::BlockLists lists = sizes.blocks > 0 ? block_lists(sizes) : spec::BlockLists{};
+  const double pairs = unmasked_pairs(sizes, begin, lists) * static_cast<double>(sizes.heads);
   begin.resize(static_cast<std::size_t>(num_tokens));
   std::vector<std::int32_t> end(begin.size());
   for (std::size_t i = 0; i < end.size(); ++i) end[i] = static_cast<std::int32_t>(i + 1);
@@ -64,12 +88,18 @@ GraphCase attention_case(const AttentionSizes& sizes, std::int64_t num_tokens) {
                     key_end = builder.batch("key_end", {num_tokens}, std::move(end));
   std::vector<ir::ValueId> inputs{q, k, v, key_begin, key_end};
   if (sizes.sinks > 0) inputs.push_back(builder.parameter("sinks", {sizes.heads}));
-  const ir::ValueId y = builder.timed("attention")
-                            .add("attention", std::move(inputs),
-                                 {{"num_heads", sizes.heads},
-                                  {"num_kv_heads", sizes.kv_heads},
-                                  {"scale", 1.0 / std::sqrt(static_cast<double>(sizes.head_dim))},
-                                  {"window", sizes.window}})[0];
+  spec::Attributes attributes{{"num_heads", sizes.heads},
+                              {"num_kv_heads", sizes.kv_heads},
+                              {"scale", 1.0 / std::sqrt(static_cast<double>(sizes.head_dim))},
+                              {"window", sizes.window}};
+  if (sizes.blocks > 0) {
+    attributes[std::string(spec::kBlockSize)] = sizes.blocks;
+    inputs.push_back(
+        builder.batch(spec::kBlockOffsets, {lists.groups, lists.blocks + 1}, lists.offsets));
+    inputs.push_back(builder.batch(spec::kBlockIds, {std::ssize(lists.ids)}, lists.ids));
+  }
+  const ir::ValueId y =
+      builder.timed("attention").add("attention", std::move(inputs), std::move(attributes))[0];
   const auto qk = static_cast<double>(sizes.head_dim), dv = static_cast<double>(sizes.v_head_dim);
   const double forward = 2 * pairs * (qk + dv), backward = 2 * pairs * (3 * qk + 2 * dv);
   return builder.finish(
@@ -91,7 +121,10 @@ std::unique_ptr<Benchmark> make_attention(const train::RunConfig& run, Settings&
                        .head_dim = settings.integer("head_dim", 64),
                        .v_head_dim = settings.integer("v_head_dim", 0, 0),
                        .window = settings.integer("window", 0, 0),
-                       .sinks = settings.integer("sinks", 0, 0)};
+                       .sinks = settings.integer("sinks", 0, 0),
+                       .blocks = settings.integer("blocks", 0, 0),
+                       .density = 1};
+  if (sizes.blocks > 0) sizes.density = settings.number("density", 0.25, 0, 1);
   if (sizes.kv_heads == 0) sizes.kv_heads = sizes.heads;
   if (sizes.v_head_dim == 0) sizes.v_head_dim = sizes.head_dim;
   ANABATIC_REQUIRE(sizes.heads % sizes.kv_heads == 0,

@@ -49,10 +49,6 @@ struct Forward {
   HeadRows<const T> values(std::int64_t head) const {
     return {args.inputs[2], head / shape.group(), shape.value_width};
   }
-  // What row t of a head sees; with lists from the first key on that they have.
-  KeyRange range_of(std::int64_t t, std::int64_t head) const {
-    return lists.are_there() ? lists.of_row(t, head) : ranges.of(t);
-  }
   // The first tile of keys from `key` on that a row sees, counted from the document's first.
   std::int64_t next_tile(const RowBlock& rows, std::int64_t head, std::int64_t key) const {
     if (!lists.are_there()) return key;
@@ -95,8 +91,14 @@ struct Forward {
       prefetch_keys<T>(next, head_of(ahead), first_tile(next, head_of(ahead)));
     }
 
-    find_ranges([&](std::int64_t t) { return range_of(t, head); }, rows, origin, shape.num_keys,
-                b.begins, b.ends, b.tiles);
+    if (lists.are_there()) {
+      ListedRows listed(lists, rows, head);
+      find_ranges([&](std::int64_t t) { return listed.of(t); }, rows, origin, shape.num_keys,
+                  b.begins, b.ends, b.tiles);
+    } else {
+      find_ranges([&](std::int64_t t) { return ranges.of(t); }, rows, origin, shape.num_keys,
+                  b.begins, b.ends, b.tiles);
+    }
     for (std::int64_t next = key; key < end; key = next) {
       const std::int64_t count = std::min(kTileKeys, end - key);
       pack_keys(block, k, v, rows, head, origin + key, count);
@@ -107,7 +109,7 @@ struct Forward {
     }
     for (std::int64_t h = 0; h < heads; ++h)
       for_lanes(0, rows.count, [&](std::int64_t i, int n) {
-        write_rows<T>(block, rows.first + i, n, head + h, h * padded_rows + i);
+        write_rows<T>(block, rows, i, n, head + h, h * padded_rows + i);
       });
   }
 
@@ -128,10 +130,11 @@ struct Forward {
       block.pack_keys(k, v, first, runs[i].begin, runs[i].end - runs[i].begin);
   }
 
-  // `count` rows, at most kLanes.
+  // `count` rows, at most kLanes, from the `first`-th of the block on.
   template <class T>
-  void write_rows(const ForwardBlock& block, std::int64_t t, int count, std::int64_t head,
-                  std::int64_t row) const {
+  void write_rows(const ForwardBlock& block, const RowBlock& rows, std::int64_t first, int count,
+                  std::int64_t head, std::int64_t row) const {
+    const std::int64_t t = rows.first + first;
     float totals[kLanes], factors[kLanes], results[kLanes];
     for (int i = 0; i < count; ++i) totals[i] = static_cast<float>(block.buffers.totals[row + i]);
     const Floats total = load(totals, count),
@@ -147,8 +150,7 @@ struct Forward {
     float* lse = args.outputs[1].as<float>() + t * shape.num_heads + head;
     const float lse_of_none = sink != nullptr ? *sink : -kInfinity;
     for (int i = 0; i < count; ++i) {
-      const KeyRange keys = range_of(t + i, head);
-      const bool is_empty = keys.begin >= keys.end;
+      const bool is_empty = block.buffers.begins[first + i] >= block.buffers.ends[first + i];
       block.write_row(row + i, is_empty ? 0.0f : factors[i], out, t + i);
       lse[i * shape.num_heads] = is_empty ? lse_of_none : results[i];
     }

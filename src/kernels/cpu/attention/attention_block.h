@@ -45,9 +45,9 @@ struct ForwardBlock {
   float* tile_total(std::int64_t row) const {
     return buffers.tile_totals + row % kStripRows * kLanes;
   }
-  // For a strip of row tiles [first, last), once all of its scores of a tile of keys are computed.
-  void add_tile_totals(std::int64_t first, std::int64_t last) const {
-    for (std::int64_t row = first * kRows; row < last * kRows; ++row)
+  // For a row tile, once all of its scores of a tile of keys are computed.
+  void add_tile_totals(std::int64_t tile) const {
+    for (std::int64_t row = tile * kRows; row < (tile + 1) * kRows; ++row)
       buffers.totals[row] += static_cast<double>(sum_lanes(load(tile_total(row))));
   }
 
@@ -183,6 +183,14 @@ struct ForwardBlock {
       return (buffers.masks.tiles[tile % tiles_per_head].any >> j / kPanel & 1) != 0;
     return range(tile).begin < panel + kPanel && range(tile).end > panel;
   }
+  // Whether lists leave nothing of the tile of keys to the row tiles [first, last).
+  bool is_unseen(std::int64_t first, std::int64_t last) const {
+    if (!buffers.masks.are_there()) return false;
+    std::uint32_t any = 0;
+    for (std::int64_t tile = first; tile < last; ++tile)
+      any |= buffers.masks.tiles[tile % tiles_per_head].any;
+    return any == 0;
+  }
   // The first panel of a row is not full: its maximum is not known yet.
   bool is_full(std::int64_t tile, std::int64_t j, std::int64_t panel) const {
     if (range(tile).full_begin >= panel) return false;
@@ -195,6 +203,7 @@ struct ForwardBlock {
   void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
                   std::int64_t count) const {
     constexpr std::int64_t kTiles = kStripRows / kRows;
+    if (is_unseen(first, last)) return;
     std::fill(buffers.tile_totals, buffers.tile_totals + kStripRows * kLanes, 0.0f);
     const auto first_panel = [&](const TileRange& sees) {
       return std::max(sees.begin / kPanel * kPanel - key, std::int64_t{0});
@@ -214,7 +223,8 @@ struct ForwardBlock {
         folded[tile - first] |= std::uint32_t{1} << j / kPanel;
       }
     }
-    add_tile_totals(first, last);
+    for (std::int64_t tile = first; tile < last; ++tile)
+      if (folded[tile - first] != 0 || !buffers.masks.are_there()) add_tile_totals(tile);
     DepthRun runs[kTiles][kMostRuns];
     int num_runs[kTiles];
     for (std::int64_t tile = first; tile < last; ++tile)

@@ -22,11 +22,39 @@ struct MaskBuffers {
         masks(shape.block_size > 0 ? pieces.take<std::uint64_t>(rows * words) : nullptr),
         tiles(shape.block_size > 0 ? pieces.take<TileMasks>(rows / kTileRows) : nullptr) {}
   [[gnu::always_inline]] bool are_there() const { return masks != nullptr; }
-  // Bits of `keys` keys, at most 64, from the j-th of the block on: a multiple of them.
+  // Bits of `keys` keys, those of a register tile, from the j-th of the block on.
   [[gnu::always_inline]] std::uint64_t bits(std::int64_t row, std::int64_t j,
                                             std::int64_t keys) const {
-    return masks[row * words + j / 64] >> j % 64 & ~std::uint64_t{0} >> (64 - keys);
+    const std::uint64_t all = ~std::uint64_t{0} >> (64 - keys);
+    if ((tiles[row / kTileRows].full >> j / keys & 1) != 0) return all;
+    return masks[row * words + j / 64] >> j % 64 & all;
   }
+};
+
+// The register tiles of rows that see one of some register tiles of keys, as runs of a depth that
+// has `unit` steps a tile.
+struct TileRuns {
+  DepthRun runs[kMostRuns];
+  int count = 0;
+  std::uint32_t keys = 0;  // that the runs are of
+
+  [[gnu::always_inline]] void find(const MaskBuffers& masks, std::int64_t num_tiles,
+                                   std::int64_t unit, std::uint32_t of_keys) {
+    if (of_keys == keys) return;
+    keys = of_keys;
+    std::uint32_t tiles = 0;
+    for (std::int64_t tile = 0; tile < num_tiles; ++tile)
+      tiles |= static_cast<std::uint32_t>((masks.tiles[tile].any & keys) != 0) << tile;
+    count = to_runs(tiles, unit, 0, num_tiles * unit, runs);
+  }
+};
+
+// The rows of a step of the backward that see a key of its block, as runs of register tiles; all
+// of them without lists. Where dq is whole, rows that see none have one too, of 0.
+struct SeenRows {
+  DepthRun runs[kMostRuns];
+  int num_runs = 0;
+  bool is_dq_whole = true;
 };
 
 struct AttentionBuffers {

@@ -142,57 +142,81 @@ struct Gradient {
     prefetch(dv, keys.first, keys.count);
     if (ahead < num_tasks()) prefetch_task<T>(ahead);
     for (std::int64_t head = kv_head * shape.group(); head < (kv_head + 1) * shape.group(); ++head)
-      for (std::int64_t i = keys.end_row_block; i-- > keys.first_row_block;) {
+      for (std::int64_t i = row_block_before(keys.end_row_block, keys, head, index); i >= 0;) {
         const RowBlock& rows = row_blocks[static_cast<std::size_t>(i)];
-        if (next_key_block(rows, head, index) != index) continue;
-        const GradientStep step(shape, b, rows.count, keys.count);
-        run_step<T>(step, keys, rows, head, i > keys.first_row_block);
+        const std::int64_t ahead_of = row_block_before(i, keys, head, index);
         const std::int64_t turn =
             (head - first_head()) * static_cast<std::int64_t>(row_blocks.size()) + i;
-        add_to_dq<T>(step, rows, head, static_cast<std::int32_t>(index), space.turns[turn]);
+        GradientStep step(shape, b, rows.count, keys.count);
+        const Turn of_step{next_key_block(rows, head, 0) == index, static_cast<std::int32_t>(index),
+                           next_key_block(rows, head, index + 1)};
+        run_step<T>(step, keys, rows, head, of_step,
+                    ahead_of >= 0 ? &row_blocks[static_cast<std::size_t>(ahead_of)] : nullptr);
+        add_to_dq<T>(step, rows, head, of_step, space.turns[turn]);
+        i = ahead_of;
       }
     all.finish(dk, dv, keys.first);
   }
 
+  // The last block of rows before block `end` that sees keys of block `index`; -1: none.
+  std::int64_t row_block_before(std::int64_t end, const KeyBlock& keys, std::int64_t head,
+                                std::int64_t index) const {
+    for (std::int64_t i = end; i-- > keys.first_row_block;)
+      if (next_key_block(row_blocks[static_cast<std::size_t>(i)], head, index) == index) return i;
+    return -1;
+  }
+
+  // The place of a step among those that add to dq of the same rows.
+  struct Turn {
+    bool is_first;
+    std::int32_t key_block, next;  // kNone: it is the last
+  };
+
+  // `ahead`: the rows that come next; null: none.
   template <class T>
-  void run_step(const GradientStep& step, const KeyBlock& keys, const RowBlock& rows,
-                std::int64_t head, bool has_next) const {
-    step.pack_rows(queries<T>(head), douts<T>(head), rows);
-    if (has_next) {  // the rows before these
-      const std::int64_t count = std::min<std::int64_t>(rows.first, kBlocking.gradient_rows);
-      prefetch(queries<T>(head), rows.first - count, count);
-      prefetch(douts<T>(head), rows.first - count, count);
-    }
+  void run_step(GradientStep& step, const KeyBlock& keys, const RowBlock& rows, std::int64_t head,
+                const Turn& turn, const RowBlock* ahead) const {
     const Buffers& b = step.b;
+    find_ranges([&](std::int64_t t) { return ranges.of(t); }, rows, keys.first, keys.count,
+                b.begins, b.ends, b.tiles);
+    step.seen.runs[0] = {0, static_cast<std::int32_t>(step.num_rows)};
+    step.seen.num_runs = 1;
+    if (lists.are_there()) {
+      fill_masks(lists, rows, head, keys.first, keys.count, b.masks.words, GradientStep::kTilePart,
+                 b.masks.masks, b.masks.tiles);
+      TileRuns of_rows;
+      of_rows.find(b.masks, step.num_rows / kRows, kRows, ~std::uint32_t{0});
+      std::copy_n(of_rows.runs, of_rows.count, step.seen.runs);
+      step.seen.num_runs = of_rows.count;
+      step.seen.is_dq_whole = turn.is_first || turn.next == kNone;
+    }
+    step.pack_rows(queries<T>(head), douts<T>(head), rows);
+    if (ahead != nullptr) {
+      prefetch(queries<T>(head), ahead->first, ahead->count);
+      prefetch(douts<T>(head), ahead->first, ahead->count);
+    }
     const std::int64_t at = space_row(head, rows.first);
     for (std::int64_t i = 0; i < step.num_rows; ++i) {
       b.minus_lse[i] = i < rows.count ? space.minus_lse[at + i] : 0.0f;
       b.minus_delta[i] = i < rows.count ? space.minus_delta[at + i] : 0.0f;
     }
-    find_ranges([&](std::int64_t t) { return ranges.of(t); }, rows, keys.first, keys.count,
-                b.begins, b.ends, b.tiles);
-    if (lists.are_there())
-      fill_masks(lists, rows, head, keys.first, keys.count, b.masks.words, GradientStep::kTilePart,
-                 b.masks.masks, b.masks.tiles);
     step.run();
   }
 
-  // Adds the dq of a step with block `index` of keys to the sums of its rows, when it is this
-  // block's turn; the last one writes dq.
+  // Adds the dq of a step to the sums of its rows when its turn has come; the last one writes dq.
   template <class T>
   void add_to_dq(const GradientStep& step, const RowBlock& rows, std::int64_t head,
-                 std::int32_t index, std::int32_t& turn) const {
-    const std::int32_t next = next_key_block(rows, head, index + 1);
-    const bool is_first = next_key_block(rows, head, 0) == index, is_last = next == kNone;
+                 const Turn& of_step, std::int32_t& turn) const {
+    const bool is_last = of_step.next == kNone;
     const std::atomic_ref<std::int32_t> taken(turn);
-    while (taken.load(std::memory_order_acquire) != index) std::this_thread::yield();
-    step.add_dq(rows.count, is_first, is_last,
+    while (taken.load(std::memory_order_acquire) != of_step.key_block) std::this_thread::yield();
+    step.add_dq(rows.count, of_step.is_first, is_last,
                 space.dq + space_row(head, rows.first) * shape.padded_key_width());
     if (is_last) {
       const HeadRows<T> dq(args.outputs[0], head, shape.key_width);
       for (std::int64_t i = 0; i < rows.count; ++i) step.write_dq(i, dq, rows.first + i);
     }
-    taken.store(next, std::memory_order_release);
+    taken.store(of_step.next, std::memory_order_release);
   }
 
   template <class T>

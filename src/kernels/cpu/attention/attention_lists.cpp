@@ -90,9 +90,11 @@ std::span<const ListRun> cut_runs(const KeyLists& lists, std::span<RowBlock> row
       const auto block = static_cast<std::int32_t>(lists.block_of(t));
       const KeyRange range = lists.ranges.of(t);
       if (count == rows.first_run || runs[count - 1].block != block)
-        runs[count++] = {static_cast<std::int32_t>(t), 0, block, INT32_MAX, 0};
+        runs[count++] = {static_cast<std::int32_t>(t), 0, block, INT32_MAX, 0, 0, INT32_MAX};
       ListRun& run = runs[count - 1];
       ++run.count;
+      run.last_begin = std::max(run.last_begin, static_cast<std::int32_t>(range.begin));
+      run.first_end = std::min(run.first_end, static_cast<std::int32_t>(range.end));
       if (range.begin >= range.end) continue;
       run.begin = std::min(run.begin, static_cast<std::int32_t>(range.begin));
       run.end = std::max(run.end, static_cast<std::int32_t>(range.end));
@@ -102,11 +104,51 @@ std::span<const ListRun> cut_runs(const KeyLists& lists, std::span<RowBlock> row
   return {runs, static_cast<std::size_t>(count)};
 }
 
+KeyRange ListedRows::of(std::int64_t t) {
+  const KeyRange range = lists_.ranges.of(t);
+  for (; t >= end_; end_ = lists_.runs[static_cast<std::size_t>(run_)].first +
+                           lists_.runs[static_cast<std::size_t>(run_)].count)
+    ++run_, key_ = -1;
+  if (range.begin >= range.end) return range;
+  const ListRun& run = lists_.runs[static_cast<std::size_t>(run_)];
+  if (key_ < range.begin)
+    key_ = next_key(lists_.of(head_, run.block), lists_.size, lists_.ranges.key_begin[t],
+                    range.begin, INT32_MAX);
+  return {std::min(key_, range.end), range.end};
+}
+
+namespace {
+
+// One bit for each register tile of keys: where a word of the row, or of every row, has one of its
+// keys, or all.
+std::uint32_t tile_bits(const std::uint64_t* words, std::int64_t num_words, std::int64_t tile_keys,
+                        bool all) {
+  const std::uint64_t keys = ~std::uint64_t{0} >> (64 - tile_keys);
+  std::uint32_t bits = 0;
+  for (std::int64_t i = num_words * 64 / tile_keys; i-- > 0;) {
+    const std::uint64_t part = words[i * tile_keys / 64] >> i * tile_keys % 64 & keys;
+    bits = bits << 1 | (all ? part == keys : part != 0);
+  }
+  return bits;
+}
+
+TileMasks tile_of(const std::uint64_t* rows, std::int64_t words, std::int64_t tile_keys) {
+  std::uint64_t any[kMostWords] = {}, every[kMostWords];
+  std::fill_n(every, kMostWords, ~std::uint64_t{0});
+  for (std::int64_t r = 0; r < kTileRows; ++r)
+    for (std::int64_t w = 0; w < words; ++w) {
+      any[w] |= rows[r * words + w];
+      every[w] &= rows[r * words + w];
+    }
+  return {tile_bits(any, words, tile_keys, false), tile_bits(every, words, tile_keys, true)};
+}
+
+}  // namespace
+
 void fill_masks(const KeyLists& lists, const RowBlock& rows, std::int64_t head, std::int64_t first,
                 std::int64_t count, std::int64_t words, std::int64_t tile_keys,
                 std::uint64_t* masks, TileMasks* tiles) {
   const std::int64_t document = lists.ranges.key_begin[rows.first];
-  std::uint64_t* row = masks;
   for (std::int32_t i = rows.first_run; i < rows.end_run; ++i) {
     const ListRun& run = lists.runs[static_cast<std::size_t>(i)];
     const std::span<const std::int32_t> list = lists.of(head, run.block);
@@ -119,33 +161,34 @@ void fill_masks(const KeyLists& lists, const RowBlock& rows, std::int64_t head, 
         const std::int64_t key = document + *id * lists.size;
         set_bits(std::max(key, begin) - first, std::min(key + lists.size, end) - first, listed);
       }
-    for (std::int64_t t = run.first; t < run.first + run.count; ++t, row += words) {
-      const KeyRange range = lists.ranges.of(t);
+    // Where every row sees all keys of its range, all rows are alike.
+    const bool is_whole = run.last_begin <= first && first + count <= run.first_end;
+    const TileMasks of_run{tile_bits(listed, words, tile_keys, false),
+                           tile_bits(listed, words, tile_keys, true)};
+    const std::int64_t last = run.first - rows.first + run.count;
+    for (std::int64_t r = run.first - rows.first; r < last;) {
+      std::uint64_t* row = masks + r * words;
+      if (is_whole && r % kTileRows == 0 && r + kTileRows <= last) {
+        tiles[r / kTileRows] = of_run;
+        for (std::int64_t j = 0; j < kTileRows && of_run.any != of_run.full; ++j)
+          std::copy_n(listed, words, row + j * words);
+        r += kTileRows;
+        continue;
+      }
+      const KeyRange range = lists.ranges.of(rows.first + r);
       std::uint64_t seen[kMostWords] = {};
       set_bits(std::clamp<std::int64_t>(range.begin - first, 0, count),
                std::clamp<std::int64_t>(range.end - first, 0, count), seen);
       for (std::int64_t w = 0; w < words; ++w) row[w] = listed[w] & seen[w];
+      if (++r % kTileRows == 0)
+        tiles[r / kTileRows - 1] = tile_of(masks + (r - kTileRows) * words, words, tile_keys);
     }
   }
-  for (std::int64_t t = rows.count; t < round_up(rows.count, kTileRows); ++t, row += words)
-    std::copy_n(row - words, words, row);
-
-  const std::uint64_t all = ~std::uint64_t{0} >> (64 - tile_keys);
-  for (std::int64_t tile = 0; tile < ceil_div(rows.count, kTileRows); ++tile) {
-    TileMasks& result = tiles[tile] = {0, 0};
-    for (std::int64_t w = 0; w < words; ++w) {
-      std::uint64_t any = 0, every = ~std::uint64_t{0};
-      for (std::int64_t r = tile * kTileRows; r < (tile + 1) * kTileRows; ++r) {
-        any |= masks[r * words + w];
-        every &= masks[r * words + w];
-      }
-      for (std::int64_t k = 0; k < 64; k += tile_keys) {
-        const auto bit = std::uint32_t{1} << (w * 64 + k) / tile_keys;
-        if ((any >> k & all) != 0) result.any |= bit;
-        if ((every >> k & all) == all) result.full |= bit;
-      }
-    }
-  }
+  const std::int64_t filled = rows.count / kTileRows * kTileRows;
+  if (filled == rows.count) return;
+  for (std::int64_t r = rows.count; r < filled + kTileRows; ++r)
+    std::copy_n(masks + (rows.count - 1) * words, words, masks + r * words);
+  tiles[filled / kTileRows] = tile_of(masks + filled * words, words, tile_keys);
 }
 
 }  // namespace anabatic::kernels::cpu

@@ -12,9 +12,10 @@
 namespace anabatic::kernels::cpu {
 
 // Neighbouring rows of a row block that have one list: their block of the document, -1 for rows
-// without a key. They attend to keys within [begin, end).
+// without a key. They attend to keys within [begin, end), and all of them to what their list has of
+// [last_begin, first_end), which may be empty.
 struct ListRun {
-  std::int32_t first, count, block, begin, end;
+  std::int32_t first, count, block, begin, end, last_begin, first_end;
 };
 
 struct KeyLists {
@@ -42,6 +43,20 @@ struct KeyLists {
   std::int64_t next(const RowBlock& rows, std::int64_t head, std::int64_t from) const;
 };
 
+// What the rows of a block see in a head, as of_row: asked for in ascending order.
+class ListedRows {
+ public:
+  ListedRows(const KeyLists& lists, const RowBlock& rows, std::int64_t head)
+      : lists_(lists), head_(head), run_(rows.first_run - 1) {}
+  KeyRange of(std::int64_t t);
+
+ private:
+  const KeyLists& lists_;
+  std::int64_t head_;
+  std::int32_t run_;
+  std::int64_t end_ = -1, key_ = 0;  // row behind the run; the first key that its list has
+};
+
 // The lists of a call, its last two inputs; none where it has none. InvalidArgument unless they are
 // sound and every row has one.
 KeyLists checked_key_lists(const Arguments& args, const AttentionShape& shape,
@@ -62,7 +77,7 @@ struct TileMasks {
 
 // Bit k of word w: the row sees key first + 64 w + k, below first + count. Rows that fill the last
 // register tile of rows see what the last row sees. `tile_keys`: of a register tile of keys, which
-// divides 64.
+// divides 64. Words are undefined where all that rows of a tile see is full.
 void fill_masks(const KeyLists& lists, const RowBlock& rows, std::int64_t head, std::int64_t first,
                 std::int64_t count, std::int64_t words, std::int64_t tile_keys,
                 std::uint64_t* masks, TileMasks* tiles);

@@ -42,9 +42,9 @@ struct ForwardBlock {
   float* tile_total(std::int64_t row) const {
     return buffers.tile_totals + row % kStripRows * kLanes;
   }
-  // For a strip of row tiles [first, last), once all of its scores of a tile of keys are computed.
-  void add_tile_totals(std::int64_t first, std::int64_t last) const {
-    for (std::int64_t row = first * kRows; row < last * kRows; ++row)
+  // For a row tile, once all of its scores of a tile of keys are computed.
+  void add_tile_totals(std::int64_t tile) const {
+    for (std::int64_t row = tile * kRows; row < (tile + 1) * kRows; ++row)
       buffers.totals[row] += static_cast<double>(sum_lanes(load(tile_total(row))));
   }
   Floats to_base_2() const { return broadcast(shape.scale * kLog2E); }
@@ -239,6 +239,15 @@ struct ForwardBlock {
     return range(tile).full_begin <= key && key + kPairScores <= range(tile).full_end;
   }
 
+  // Whether lists leave nothing of the tile of keys to the row tiles [first, last).
+  bool is_unseen(std::int64_t first, std::int64_t last) const {
+    if (!buffers.masks.are_there()) return false;
+    std::uint32_t any = 0;
+    for (std::int64_t tile = first; tile < last; ++tile)
+      any |= buffers.masks.tiles[tile % tiles_per_head].any;
+    return any == 0;
+  }
+
   // Row tile `tile` against the register tile of scores at `j`, from key `key` on. `waiting` has
   // the register tiles whose weights no sum holds yet.
   void fold_keys(std::int64_t tile, std::int64_t j, std::int64_t key,
@@ -262,12 +271,14 @@ struct ForwardBlock {
   void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
                   std::int64_t count) const {
     constexpr std::int64_t kTiles = kStripRows / kRows;
+    if (is_unseen(first, last)) return;
     std::fill(buffers.tile_totals, buffers.tile_totals + kStripRows * kLanes, 0.0f);
     std::uint32_t waiting[kTiles] = {};
     for (std::int64_t j = 0; j < count; j += kPairScores)
       for (std::int64_t tile = first; tile < last; ++tile)
         fold_keys(tile, j, key + j, waiting[tile - first]);
-    add_tile_totals(first, last);
+    for (std::int64_t tile = first; tile < last; ++tile)
+      if (waiting[tile - first] != 0 || !buffers.masks.are_there()) add_tile_totals(tile);
     DepthRun runs[kTiles][kMostRuns];
     int num_runs[kTiles];
     for (std::int64_t tile = first; tile < last; ++tile)

@@ -30,6 +30,7 @@ struct GradientStep {
   std::int64_t num_rows, num_keys;          // num_rows: whole register tiles
   std::int64_t key_words, value_words;      // of a packed row
   std::int64_t key_columns, value_columns;  // of a row of dq and dk, and of dv
+  SeenRows seen{};
 
   GradientStep(const AttentionShape& of, const Buffers& buffers, std::int64_t rows,
                std::int64_t keys)
@@ -59,20 +60,30 @@ struct GradientStep {
       write_sums(b.dv + s * value_columns, 1.0f, dv, first + s);
     }
   }
+  // Rows that see a key.
   void pack_rows(const HeadRows<const BFloat16>& q, const HeadRows<const BFloat16>& dout,
                  const RowBlock& rows) const {
-    copy_rows(q, rows.first, rows.count, key_words, b.query_rows);
-    pack_row_pairs(q, rows.first, rows.count, kGradientRows, b.query_panels);
-    copy_rows(dout, rows.first, rows.count, value_words, b.dout_rows);
-    pack_row_pairs(dout, rows.first, rows.count, kGradientRows, b.dout_panels);
+    for (int r = 0; r < seen.num_runs; ++r) {
+      const std::int64_t at = seen.runs[r].begin, first = rows.first + at,
+                         count = std::min(seen.runs[r].end, rows.count) - at;
+      copy_rows(q, first, count, key_words, b.query_rows + at * key_words);
+      pack_row_pairs(q, first, count, kGradientRows, b.query_panels, at);
+      copy_rows(dout, first, count, value_words, b.dout_rows + at * value_words);
+      pack_row_pairs(dout, first, count, kGradientRows, b.dout_panels, at);
+    }
   }
   // Adds dq of `count` rows to `sums`; the first step only writes there, the last one keeps the
   // result.
   void add_dq(std::int64_t count, bool is_first, bool is_last, float* sums) const {
-    for (std::int64_t i = 0; i < count * key_columns; i += kLanes) {
-      const Floats sum = is_first ? load(b.dq + i) : load(sums + i) + load(b.dq + i);
-      store(is_last ? b.dq + i : sums + i, sum);
-    }
+    const auto add = [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first * key_columns; i < last * key_columns; i += kLanes) {
+        const Floats sum = is_first ? load(b.dq + i) : load(sums + i) + load(b.dq + i);
+        store(is_last ? b.dq + i : sums + i, sum);
+      }
+    };
+    if (seen.is_dq_whole) return add(0, count);
+    for (int r = 0; r < seen.num_runs; ++r)
+      add(seen.runs[r].begin, std::min<std::int64_t>(seen.runs[r].end, count));
   }
   void write_dq(std::int64_t row, const HeadRows<BFloat16>& dq, std::int64_t t) const {
     write_sums(b.dq + row * key_columns, shape.scale, dq, t);
@@ -178,16 +189,8 @@ struct GradientStep {
       }
   }
 
-  // Register tiles of rows that see one of so many keys from `key` on, as runs of words.
-  int row_runs(std::int64_t key, DepthRun* runs) const {
-    if (b.masks.are_there()) {
-      const std::uint32_t keys = std::uint32_t{1} << key / kPairScores |
-                                 std::uint32_t{1} << (key + kRows - 1) / kPairScores;
-      std::uint32_t tiles = 0;
-      for (std::int64_t row = 0; row < num_rows; row += kRows)
-        if ((b.masks.tiles[row / kRows].any & keys) != 0) tiles |= std::uint32_t{1} << row / kRows;
-      return to_runs(tiles, kRows / 2, 0, num_rows / 2, runs);
-    }
+  // Rows that see one of kRows keys from `key` on, as a run of words.
+  int row_run(std::int64_t key, DepthRun* run) const {
     std::int64_t begin = 0, end = num_rows;
     const auto sees_one = [&](std::int64_t row) {
       const TileRange& tile = b.tiles[row / kRows];
@@ -195,24 +198,30 @@ struct GradientStep {
     };
     while (begin < end && !sees_one(begin)) begin += kRows;
     while (begin < end && !sees_one(end - kRows)) end -= kRows;
-    runs[0] = {static_cast<std::int32_t>(begin / 2), static_cast<std::int32_t>(end / 2)};
+    *run = {static_cast<std::int32_t>(begin / 2), static_cast<std::int32_t>(end / 2)};
     return begin < end ? 1 : 0;
   }
 
   // Sums over rows: to[key] += Σ of[row, key] · with[row].
   void add_over_rows(const Word* of, const Word* with, std::int64_t width, float* to) const {
     const std::int64_t columns = round_up(width, kPairPanel);
-    DepthRun runs[kMostRuns];
-    for (std::int64_t j = 0; j < width; j += kPairScores)
+    for (std::int64_t j = 0; j < width; j += kPairScores) {
+      TileRuns listed;
       for (std::int64_t key = 0; key < num_keys; key += kRows) {
-        const int num_runs = row_runs(key, runs);
-        if (num_runs == 0) continue;
+        if (b.masks.are_there())
+          listed.find(b.masks, num_rows / kRows, kRows / 2,
+                      std::uint32_t{1} << key / kPairScores |
+                          std::uint32_t{1} << (key + kRows - 1) / kPairScores);
+        else
+          listed.count = row_run(key, listed.runs);
+        if (listed.count == 0) continue;
         with_panels(width - j, [&]<int kCount>() {
-          multiply<kCount, 1, kPairAcrossStride, true>(of + key, with + j * kGradientRows / 2,
-                                                       kGradientRows / 2 * kPairPanel, runs,
-                                                       num_runs, to + key * columns + j, columns);
+          multiply<kCount, 1, kPairAcrossStride, true>(
+              of + key, with + j * kGradientRows / 2, kGradientRows / 2 * kPairPanel, listed.runs,
+              listed.count, to + key * columns + j, columns);
         });
       }
+    }
   }
 
   // dq := ds · keys.
@@ -227,6 +236,7 @@ struct GradientStep {
                                                            kPairScores / 2, begin, end, runs)
                                                  : (begin < end ? 1 : 0);
         float* dq = b.dq + row * key_columns;
+        if (num_runs == 0 && !seen.is_dq_whole) continue;
         if (num_runs == 0) {
           std::fill(dq, dq + kRows * key_columns, 0.0f);
           continue;

@@ -18,6 +18,7 @@ struct GradientStep {
   std::int64_t key_width, value_width;  // padded
   std::int64_t num_rows, num_keys;      // num_rows: whole register tiles
   float scale;
+  SeenRows seen{};
 
   GradientStep(const AttentionShape& shape, const Buffers& buffers, std::int64_t rows,
                std::int64_t keys)
@@ -51,22 +52,32 @@ struct GradientStep {
       unpack_row(b.dv, kGradientKeys, s, 1.0f, dv, first + s);
     }
   }
+  // Rows that see a key.
   template <class T>
   void pack_rows(const HeadRows<const T>& q, const HeadRows<const T>& dout,
                  const RowBlock& rows) const {
-    pack(q, rows.first, rows.count, scale * kLog2E, kGradientRows, b.queries);
-    pack(dout, rows.first, rows.count, 1.0f, kGradientRows, b.douts);
+    for (int r = 0; r < seen.num_runs; ++r) {
+      const std::int64_t at = seen.runs[r].begin, first = rows.first + at,
+                         count = std::min(seen.runs[r].end, rows.count) - at;
+      pack(q, first, count, scale * kLog2E, kGradientRows, b.queries, at);
+      pack(dout, first, count, 1.0f, kGradientRows, b.douts, at);
+    }
   }
   // Adds dq of `count` rows to `sums`; the first step only writes there, the last one keeps the
   // result.
   void add_dq(std::int64_t count, bool is_first, bool is_last, float* sums) const {
-    for (std::int64_t j = 0; j < key_width; j += kPanel, sums += count * kPanel) {
-      float* added = b.dq + j * kGradientRows;
-      for (std::int64_t i = 0; i < count * kPanel; i += kLanes) {
-        const Floats sum = is_first ? load(added + i) : load(sums + i) + load(added + i);
-        store(is_last ? added + i : sums + i, sum);
+    const auto add = [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t j = 0; j < key_width; j += kPanel) {
+        float *added = b.dq + j * kGradientRows, *to = sums + j * count;
+        for (std::int64_t i = first * kPanel; i < last * kPanel; i += kLanes) {
+          const Floats sum = is_first ? load(added + i) : load(to + i) + load(added + i);
+          store(is_last ? added + i : to + i, sum);
+        }
       }
-    }
+    };
+    if (seen.is_dq_whole) return add(0, count);
+    for (int r = 0; r < seen.num_runs; ++r)
+      add(seen.runs[r].begin, std::min<std::int64_t>(seen.runs[r].end, count));
   }
   template <class T>
   void write_dq(std::int64_t row, const HeadRows<T>& dq, std::int64_t t) const {
@@ -162,17 +173,8 @@ struct GradientStep {
       }
   }
 
-  // Register tiles of rows that see one of the keys from `key` on, up to the next such tile of
-  // keys, as runs of rows.
-  int row_runs(std::int64_t key, DepthRun* runs) const {
-    if (b.masks.are_there()) {
-      const std::uint32_t keys =
-          std::uint32_t{1} << key / kPanel | std::uint32_t{1} << (key + kRows - 1) / kPanel;
-      std::uint32_t tiles = 0;
-      for (std::int64_t row = 0; row < num_rows; row += kRows)
-        if ((b.masks.tiles[row / kRows].any & keys) != 0) tiles |= std::uint32_t{1} << row / kRows;
-      return to_runs(tiles, kRows, 0, num_rows, runs);
-    }
+  // Rows that see one of kRows keys from `key` on, as a run of rows.
+  int row_run(std::int64_t key, DepthRun* run) const {
     std::int64_t begin = 0, end = num_rows;
     const auto sees_one = [&](std::int64_t row) {
       const TileRange& tile = b.tiles[row / kRows];
@@ -180,18 +182,26 @@ struct GradientStep {
     };
     while (begin < end && !sees_one(begin)) begin += kRows;
     while (begin < end && !sees_one(end - kRows)) end -= kRows;
-    runs[0] = {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)};
+    *run = {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)};
     return begin < end ? 1 : 0;
   }
 
   // Panels of sums over rows: to[key] += Σ of[row, key] · with[row].
   void add_over_rows(const float* of, const float* with, std::int64_t width, float* to) const {
-    DepthRun runs[kMostRuns];
-    for (std::int64_t j = 0; j < width; j += kPanel)
-      for (std::int64_t key = 0; key < num_keys; key += kRows)
-        if (const int num_runs = row_runs(key, runs); num_runs > 0)
-          multiply<1, kGradientStride, true>(of + key, with + j * kGradientRows, runs, num_runs,
-                                             to + j * kGradientKeys + key * kPanel);
+    for (std::int64_t j = 0; j < width; j += kPanel) {
+      TileRuns listed;
+      for (std::int64_t key = 0; key < num_keys; key += kRows) {
+        if (b.masks.are_there())
+          listed.find(
+              b.masks, num_rows / kRows, kRows,
+              std::uint32_t{1} << key / kPanel | std::uint32_t{1} << (key + kRows - 1) / kPanel);
+        else
+          listed.count = row_run(key, listed.runs);
+        if (listed.count > 0)
+          multiply<1, kGradientStride, true>(of + key, with + j * kGradientRows, listed.runs,
+                                             listed.count, to + j * kGradientKeys + key * kPanel);
+      }
+    }
   }
 
   // dq := ds · keys.
