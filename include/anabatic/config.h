@@ -242,6 +242,35 @@ struct Config {
   };
   Dropout dropout{};
 
+  // Which keys attention reads.
+  struct Attention {
+    // Keys of a block. Rows attend to some blocks of keys alone, which the other keys of
+    // attention.blocks choose, in every layer and within its window. Blocks count from the
+    // beginning of a document. off is attention to all keys, auto what model.path was trained with.
+    // Allowed: 1 to 1073741824.
+    enum class BlocksSizeWord { kAuto, kOff };
+    std::variant<BlocksSizeWord, std::int64_t> blocks_size = BlocksSizeWord::kAuto;
+    // A row attends to so many blocks up to its own, which is always one of them.
+    // Allowed: 0 to 1073741824.
+    std::int64_t blocks_local = 0;
+    // A row attends to the first blocks of its document, so many. Allowed: 0 to 1073741824.
+    std::int64_t blocks_global = 0;
+    // A row attends to every so many-th block of its document: with 4 to the 4th, the 8th and so
+    // on. 0 is none.
+    // Allowed: 0 to 1073741824.
+    std::int64_t blocks_stride = 0;
+    // A row attends to so many blocks before its own, which are drawn for each block of rows.
+    // Allowed: 0 to 1073741824.
+    std::int64_t blocks_random = 0;
+    // Seed of these draws. Allowed: >= 0.
+    std::int64_t blocks_seed = 0;
+    // In place of these: a .npy file of bool [heads or 1, blocks, blocks]. Row i of it has the
+    // blocks of keys that block i of rows attends to. Those after a block count for nothing, for
+    // attention is causal.
+    std::string blocks_file{};
+  };
+  Attention attention{};
+
   // The optimizer and its schedule.
   struct Optimizer {
     // The optimizer. adamw is the only one.

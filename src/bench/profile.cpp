@@ -18,6 +18,8 @@
 #include "plan/budget_error.h"
 #include "plan/prices.h"
 #include "runtime/swap/swap_space.h"
+#include "spec/key_blocks.h"
+#include "train/attention/key_blocks.h"
 #include "train/budget.h"
 #include "train/open_dataset.h"
 #include "train/ranks/follower.h"
@@ -125,12 +127,9 @@ class Recorder {
 };
 
 // Unmasked pairs of one head against those that the op's estimate takes: one causal document.
-double pairs_ratio(const io::MicroBatch& batch, std::int64_t window) {
-  double pairs = 0;
-  for (std::size_t i = 0; i < batch.key_begin.size(); ++i) {
-    const std::int64_t keys = batch.key_end[i] - batch.key_begin[i];
-    pairs += static_cast<double>(window > 0 ? std::min(keys, window) : keys);
-  }
+double pairs_ratio(const model::ModelConfig& config, const io::MicroBatch& batch,
+                   std::int64_t window) {
+  const double pairs = train::unmasked_pairs(config, batch, window);
   const auto rows = static_cast<double>(batch.key_begin.size());
   const double causal = rows * (rows + 1) / 2;
   return pairs / (window > 0 ? std::min(causal, rows * static_cast<double>(window)) : causal);
@@ -141,25 +140,27 @@ bool is_attention(const ir::Node& node) { return node.op->name.starts_with("atte
 // Mean of pairs_ratio over all micro-batches that a run looked at, by window.
 class PairsRatios {
  public:
-  explicit PairsRatios(const Rows& rows) {
+  PairsRatios(const Rows& rows, const model::ModelConfig& config) : config_(config) {
     for (std::size_t row = 0; row < rows.size(); ++row)
       if (is_attention(*rows.info(row).node)) sums_[window(rows.info(row))] = 0;
   }
   void add(const io::StepBatch& batch) {
     for (const io::MicroBatch& micro_batch : batch.micro_batches) {
-      for (auto& [window, sum] : sums_) sum += pairs_ratio(micro_batch, window);
+      for (auto& [window, sum] : sums_) sum += pairs_ratio(config_, micro_batch, window);
       ++count_;
     }
   }
   double of(const lower::CallInfo& info) const {
     if (!is_attention(*info.node) || count_ == 0) return 1;
-    return sums_.at(window(info)) / static_cast<double>(count_);
+    return sums_.at(window(info)) / static_cast<double>(count_) /
+           spec::get_double_or(info.node->attributes, spec::kBlockDensity, 1.0);
   }
 
  private:
   static std::int64_t window(const lower::CallInfo& info) {
     return spec::get_int_or(info.node->attributes, "window", 0);
   }
+  const model::ModelConfig& config_;
   std::map<std::int64_t, double> sums_;
   std::int64_t count_ = 0;
 };
@@ -241,7 +242,7 @@ class Profiler {
     const std::int64_t accumulation = run_.train.gradient_accumulation_steps;
     Recorder recorder(rows, session_.team(),
                       rows.size() * static_cast<std::size_t>(options_.num_steps * accumulation));
-    PairsRatios ratios(rows);
+    PairsRatios ratios(rows, session_.config());
     measure(recorder, ratios);
     (void)rank_step_->begin(options_.num_warmup_steps + options_.num_steps + 1, false);
     ranks_.done();

@@ -14,6 +14,7 @@
 #include "comm/mpi_world.h"
 #include "device/memory.h"
 #include "device/topology.h"
+#include "train/attention/key_blocks.h"
 #include "train/budget.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
@@ -29,14 +30,14 @@ double seconds_now() {
 
 // One document a sample.
 double model_flops(const train::RunConfig& run, const model::ModelConfig& config) {
-  const auto length = static_cast<double>(run.data.sequence_length);
   const auto samples =
       static_cast<double>(run.train.micro_batch_size * run.train.gradient_accumulation_steps);
-  const auto pairs = [&](std::int64_t of_layer) {
-    const auto window = static_cast<double>(of_layer);
-    const bool is_cut = window > 0 && window < length;
-    return samples * (is_cut ? window * (window + 1) / 2 + (length - window) * window
-                             : length * (length + 1) / 2);
+  const auto pairs = [&](std::int64_t window) {
+    const double density =
+        config.key_blocks ? model::key_block_lists(*config.key_blocks, run.data.sequence_length)
+                                .density(run.data.sequence_length, window)
+                          : 1.0;
+    return samples * density * spec::causal_pairs(run.data.sequence_length, window);
   };
   return model::training_flops(
       config,
@@ -262,6 +263,9 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
                        planned.config.adapter->num_elements(), run.lora.base);
   if (const std::string dropout = train::dropout_to_string(run, planned.config); !dropout.empty())
     out += fmt::format("dropout      {}\n", dropout);
+  if (planned.config.key_blocks)
+    out += fmt::format("attention    {}\n",
+                       train::key_blocks_text(planned.config, run.data.sequence_length));
   out += fmt::format("memory       predicted peak {} of {} available, of which\n{}",
                      format_bytes(planned.memory.peak_bytes), format_bytes(planned.available_bytes),
                      train::to_string(planned.memory));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "base/error.h"
 #include "model/layers.h"
 #include "model/model.h"
@@ -102,7 +104,27 @@ void freeze_mtp(ir::Graph& graph, const ModelSpec& spec) {
   for (std::size_t i = num_used; i < graph.states.size(); ++i) graph.states[i].is_trainable = false;
 }
 
-LayerInputs add_inputs(ir::GraphBuilder& builder, const ModelSpec& spec,
+// The lists of key blocks, and what each window leaves of the pairs of a document.
+void add_block_inputs(ir::GraphBuilder& builder, const ModelConfig& config,
+                      const BuildOptions& options, LayerInputs& inputs) {
+  const std::int64_t all = std::max(options.num_tokens, options.cache_capacity),
+                     longest = options.longest_document > 0 ? options.longest_document : all;
+  const spec::BlockLists lists = key_block_lists(*config.key_blocks, longest);
+  ANABATIC_REQUIRE(options.longest_document <= lists.blocks * lists.size,
+                   "[model] expected documents of at most {} tokens, for which the mask of "
+                   "attention.blocks.file has blocks, got data.sequence_length {}",
+                   lists.blocks * lists.size, options.longest_document);
+  inputs.block_size = lists.size;
+  inputs.block_offsets = builder.batch_input(
+      spec::kBlockOffsets, tensor_type(DType::kInt32, {lists.groups, lists.blocks + 1}));
+  inputs.block_ids =
+      builder.batch_input(spec::kBlockIds, tensor_type(DType::kInt32, {std::ssize(lists.ids)}));
+  const std::int64_t places = std::min(longest, lists.blocks * lists.size);
+  for (const auto& [window, width] : config.counts.attention_widths)
+    inputs.block_densities[window] = lists.density(places, window);
+}
+
+LayerInputs add_inputs(ir::GraphBuilder& builder, const ModelConfig& config,
                        const BuildOptions& options) {
   const auto batch = [&](const char* name) {
     return builder.batch_input(name, tensor_type(DType::kInt32, {options.num_tokens}));
@@ -116,11 +138,17 @@ LayerInputs add_inputs(ir::GraphBuilder& builder, const ModelSpec& spec,
     inputs.cache_places = batch("cache_places");
     inputs.cache_capacity = options.cache_capacity;
   }
-  if (options.with_loss && first_moe(spec) != nullptr) inputs.documents = batch("documents");
+  if (config.key_blocks) add_block_inputs(builder, config, options, inputs);
+  if (options.with_loss && first_moe(config.spec) != nullptr) inputs.documents = batch("documents");
   return inputs;
 }
 
 }  // namespace
+
+spec::BlockLists key_block_lists(const spec::BlockPattern& pattern, std::int64_t longest_document) {
+  const std::int64_t most = pattern.mask ? pattern.mask->blocks * pattern.size : longest_document;
+  return spec::make_block_lists(pattern, std::min(longest_document, most));
+}
 
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options) {
   check_options(options);
@@ -129,7 +157,7 @@ ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options) {
   ir::GraphBuilder builder(graph, ops::find_op);
   ModelBuilder layers(config.spec, builder, options.keeps_mtp, options.dropout);
   if (options.keeps_mtp && options.mtp_coef == 0) freeze_mtp(graph, config.spec);
-  const LayerInputs inputs = add_inputs(builder, config.spec, options);
+  const LayerInputs inputs = add_inputs(builder, config, options);
   std::vector<RouterOutputs> routers;
   const ModelValues model = add_model(layers, inputs, routers);
   if (options.with_loss) add_losses(layers, options, inputs, model, routers);

@@ -13,6 +13,7 @@
 
 #include "ir/graph.h"
 #include "model/model_spec.h"
+#include "spec/key_blocks.h"
 
 namespace anabatic::model {
 
@@ -51,6 +52,8 @@ struct ModelConfig {
   std::string dtype{};  // torch_dtype / dtype of the source, "" when absent
   // What a run adds to the model (model/lora); null: nothing. The rest says nothing of it.
   std::shared_ptr<const Adapter> adapter{};
+  // Which blocks of keys every attention layer reads, within its window; null: all.
+  std::shared_ptr<const spec::BlockPattern> key_blocks{};
 };
 
 // The text of DIR/config.json or of a config.json itself, or what the metadata of a GGUF file stand
@@ -79,7 +82,9 @@ struct Preference {
 };
 
 struct BuildOptions {
-  std::int64_t num_tokens = 0;                     // T of one micro-batch
+  std::int64_t num_tokens = 0;  // T of one micro-batch
+  // Tokens that a document has in a sample or a cache; 0: as many as that.
+  std::int64_t longest_document = 0;
   bool with_loss = true;                           // false: logits only
   bool with_logits = false;                        // list `logits` among the outputs
   bool with_log_probabilities = false;             // of `labels`, row by row, with `margins`
@@ -102,9 +107,14 @@ struct BuildOptions {
 // f32[T]`. With preferences it has `completions i32[T]` and `reference f32[T]`; `loss` is the mean
 // over the pairs of a step by `inverse_pairs`, and `preference_sums` an output. With a cache it has
 // `cache_places`, the row of the cache that each token goes to (negative: none), and attention
-// reads the caches. With dropout it has `dropout_draws` (spec/dropout.h). model/mtp.h has the
+// reads the caches. With dropout it has `dropout_draws` (spec/dropout.h). With blocks of keys it
+// has their lists, `block_offsets` and `block_ids`, which set_key_blocks fills. model/mtp.h has the
 // inputs of mtp_loss.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
+
+// The lists of a pattern for documents of at most so many tokens: no more than a mask has blocks
+// for.
+spec::BlockLists key_block_lists(const spec::BlockPattern& pattern, std::int64_t longest_document);
 
 // FLOPs of a weight that a token meets: 2 in the forward, as many for each gradient.
 double training_flops_a_weight(const ModelConfig& config);

@@ -21,6 +21,14 @@ constexpr std::int64_t kChunk = 64;
 // As many rows of a chunk take no longer one by one.
 constexpr std::int64_t kFewRows = 8;
 
+// Tokens of a sequence, by the model and by the blocks that a mask has; 0: any number.
+std::int64_t longest_of(const model::ModelConfig& config) {
+  const std::int64_t longest = config.max_position_embeddings;
+  if (!config.key_blocks || !config.key_blocks->mask) return longest;
+  const std::int64_t places = config.key_blocks->mask->blocks * config.key_blocks->size;
+  return longest > 0 ? std::min(longest, places) : places;
+}
+
 }  // namespace
 
 Decoder::Decoder(ModelSession& session, std::int64_t capacity)
@@ -88,8 +96,7 @@ std::span<const float> Decoder::append(std::span<const std::int32_t> tokens) {
 
 // Fills the caches with the prompt and returns the logits of its last token.
 std::span<const float> Generator::read(std::span<const std::int32_t> prompt, std::int64_t room) {
-  const std::int64_t longest = session_.config().max_position_embeddings,
-                     needed = std::ssize(prompt) + room;
+  const std::int64_t longest = longest_of(session_.config()), needed = std::ssize(prompt) + room;
   if (!decoder_ || decoder_->capacity() < needed) {
     // Twice as many as before, so that a conversation is read again a few times only.
     std::int64_t capacity = decoder_ ? std::max(needed, 2 * decoder_->capacity()) : needed;
@@ -113,7 +120,7 @@ void Generator::run(std::span<const std::int32_t> prompt, std::span<const std::i
                     const std::function<void(std::int32_t)>& emit) {
   const RunConfig::Generate& options = session_.run().generate;
   const auto length = static_cast<std::int64_t>(prompt.size());
-  const std::int64_t longest = session_.config().max_position_embeddings;
+  const std::int64_t longest = longest_of(session_.config());
   ANABATIC_REQUIRE(length > 0, "[generate] expected a prompt of at least one token, got none");
   ANABATIC_REQUIRE(longest <= 0 || length < longest,
                    "[generate] the prompt has {} tokens, the model takes {}", length, longest);

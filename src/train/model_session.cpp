@@ -18,6 +18,7 @@
 #include "runtime/swap/swap_space.h"
 #include "runtime/verify_schedule.h"
 #include "spec/shards.h"
+#include "train/attention/key_blocks.h"
 #include "train/calibration.h"
 #include "train/config/precision_keys.h"
 #include "train/config/quantization_keys.h"
@@ -222,6 +223,8 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
       team_(static_cast<int>(run.device.threads)) {
   note_missing_mtp(run_, config_);
   note_replaced_ops(run_);
+  if (config_.key_blocks)
+    log_info("attention: {}", key_blocks_text(config_, run_.data.sequence_length));
   if (run_.train.precision == "auto") take_precision_of_files();
   device_ = device::probe_cpu(team_, measure);
 }
@@ -265,6 +268,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,
       runtime::ExecutorOptions{.poison = run_.compiler.poison, .rank = rank_});
+  fill_key_blocks(*bound);
   planned_arena_bytes_ += bound->executor->arena_bytes();
   for (const ir::State& state : bound->compiled.graph.states) {
     if (state.after != state.before) updated_.insert(state.name);
@@ -278,6 +282,18 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   add_peers(bound->compiled.graph);
   add_saved_states(bound->compiled.graph);
   return bound;
+}
+
+// The lists of key blocks depend on the pattern alone: a program keeps them as long as it is bound.
+void ModelSession::fill_key_blocks(BoundProgram& bound) const {
+  if (!config_.key_blocks || !bound.executor->has_input(spec::kBlockOffsets)) return;
+  const auto offsets =
+      static_cast<std::int64_t>(bound.executor->input(spec::kBlockOffsets).size() / sizeof(int));
+  const std::int64_t blocks = offsets / config_.key_blocks->groups() - 1;
+  const spec::BlockLists lists =
+      spec::make_block_lists(*config_.key_blocks, blocks * config_.key_blocks->size);
+  bound.set(spec::kBlockOffsets, lists.offsets);
+  bound.set(spec::kBlockIds, lists.ids);
 }
 
 // What ranks hold of a state of which this one has a part; empty: each holds all.
@@ -488,10 +504,16 @@ std::int64_t ModelSession::bytes_beside_weights() const {
 }
 
 void ModelSession::prepare_export() {
+  if (config_.key_blocks)
+    log_info(
+        "[checkpoint] attention.blocks: config.json has no word for it, so transformers will read "
+        "all keys; {} keeps the pattern for evaluate, generate and further training",
+        kKeyBlocksFile);
   if (!config_.adapter) files_ = std::make_unique<ModelFiles>(run_, config_);
 }
 
 io::ChecksumManifest ModelSession::export_model(const std::filesystem::path& directory) {
+  if (config_.key_blocks) write_key_blocks(directory, *config_.key_blocks);
   if (config_.adapter) {
     StateCursor cursor(store_);
     return model::write_peft_files(

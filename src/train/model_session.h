@@ -133,6 +133,7 @@ class ModelSession {
   void load_adapter();
   // Resolves train.precision: auto for a model that is not trained: no rounding of its weights.
   void take_precision_of_files();
+  void fill_key_blocks(BoundProgram& bound) const;
   std::vector<HeldPart> parts_of(const ir::Graph& graph, const ir::State& state) const;
   void add_peers(const ir::Graph& graph);
   void add_saved_states(const ir::Graph& graph);

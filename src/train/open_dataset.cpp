@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/rounding.h"
 #include "base/text.h"
 #include "device/memory.h"
 #include "io/cache_directory.h"
@@ -178,6 +179,13 @@ void check_sample_length(const RunConfig& run, const model::ModelConfig& config)
                    "[data] data.sequence_length: expected at most {}, the positions that {} has "
                    "learned, got {}",
                    learned, config.model_type, run.data.sequence_length);
+  if (const auto& blocks = config.key_blocks; blocks && blocks->mask) {
+    const std::int64_t wanted = ceil_div(run.data.sequence_length, blocks->size);
+    ANABATIC_REQUIRE(blocks->mask->blocks >= wanted,
+                     "[data] attention.blocks.file: expected at least {} blocks for "
+                     "data.sequence_length: {} in blocks of {}, got {}",
+                     wanted, run.data.sequence_length, blocks->size, blocks->mask->blocks);
+  }
   if (longest > 0 && run.data.sequence_length > longest)
     log_warning("[data] data.sequence_length {} goes beyond the model's max_position_embeddings {}",
                 run.data.sequence_length, longest);

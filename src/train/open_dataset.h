@@ -26,7 +26,7 @@ std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
 void warn_of_special_tokens(const RunConfig& run, const model::ModelConfig& config);
 
 // Warns if data.sequence_length exceeds the positions that the model was made for. InvalidArgument
-// if it exceeds those that it has learned.
+// if it exceeds those that it has learned, or the blocks that a mask of attention has.
 void check_sample_length(const RunConfig& run, const model::ModelConfig& config);
 
 }  // namespace anabatic::train

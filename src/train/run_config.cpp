@@ -15,6 +15,7 @@
 #include "device/cpu_limits.h"
 #include "passes/pipelines.h"
 #include "train/checkpoint/checkpoint_search.h"
+#include "train/config/attention_keys.h"
 #include "train/config/config_key.h"
 #include "train/config/dpo_keys.h"
 #include "train/config/dropout_keys.h"
@@ -626,6 +627,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_precision_keys(all);
     add_quantization_keys(all);
     add_dropout_keys(all);
+    add_attention_keys(all);
     add_optimizer_keys(all);
     add_memory_keys(all);
     add_parallel_keys(all);
@@ -747,6 +749,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
   add_precision_problems(config, problems);
   add_quantization_problems(config, problems);
   add_dropout_problems(config, problems);
+  add_attention_problems(config, problems);
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(
@@ -787,12 +790,15 @@ RunConfig load_run_config(const std::filesystem::path& file, const Overrides& ov
 }
 
 std::string to_yaml(const RunConfig& config) {
-  std::string out, section;
+  std::string out, section, subsection;
   for (const ConfigKey& key : config_keys()) {
-    const auto dot = key.name.find('.');
-    const std::string head = key.name.substr(0, dot);
+    const auto dot = key.name.find('.'), last = key.name.rfind('.');
+    const std::string head = key.name.substr(0, dot), inner = key.name.substr(0, last);
     if (head != section) out += (section = head) + ":\n";
-    out += fmt::format("  {}: {}\n", key.name.substr(dot + 1), key.show(config));
+    if (last != dot && inner != subsection)
+      out += fmt::format("  {}:\n", (subsection = inner).substr(dot + 1));
+    out += fmt::format("{}  {}: {}\n", last == dot ? "" : "  ", key.name.substr(last + 1),
+                       key.show(config));
   }
   return out;
 }

@@ -93,6 +93,15 @@ struct RunConfig {
   struct Dropout {
     double residual = kUsualDropout, embedding = kUsualDropout;
   } dropout;
+  struct Attention {
+    // Which blocks of keys a row attends to.
+    struct Blocks {
+      static constexpr std::int64_t kOfModel = 0, kOff = -1;
+      std::int64_t size = kOfModel;  // of a block
+      std::int64_t local = 0, global = 0, stride = 0, random = 0, seed = 0;
+      std::string file;  // a mask; empty: none
+    } blocks;
+  } attention;
   struct Optimizer {
     std::string name = "adamw";
     double learning_rate = 3e-4;

@@ -7,6 +7,7 @@
 #include "passes/apply_optimizer.h"
 #include "passes/differentiate.h"
 #include "spec/dropout.h"
+#include "train/attention/key_blocks.h"
 #include "train/objective/mtp_batch.h"
 #include "train/run_plan.h"
 
@@ -14,16 +15,6 @@ namespace anabatic::train {
 namespace {
 
 constexpr std::int32_t kIgnored = -100;
-
-// Query-key pairs that the attention of one layer computes.
-double unmasked_pairs(const io::MicroBatch& batch, std::int64_t window) {
-  double pairs = 0;
-  for (std::size_t i = 0; i < batch.key_begin.size(); ++i) {
-    const double keys = batch.key_end[i] - batch.key_begin[i];
-    pairs += window > 0 ? std::min(keys, static_cast<double>(window)) : keys;
-  }
-  return pairs;
-}
 
 // A document; a completion without a prompt where it is of pairs.
 void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64_t vocab_size,
@@ -59,7 +50,7 @@ std::unique_ptr<BoundProgram> bind_training(ModelSession& session) {
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch) {
   const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
   const auto ignored = static_cast<double>(tokens - batch.unmasked_tokens);
-  const auto pairs = [&](std::int64_t window) { return unmasked_pairs(batch, window); };
+  const auto pairs = [&](std::int64_t window) { return unmasked_pairs(config, batch, window); };
   return model::training_flops(config, tokens, pairs) -
          model::training_flops_a_weight(config) * ignored *
              static_cast<double>(config.spec.vocab_size * config.spec.hidden_size);

@@ -61,7 +61,9 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.quantization.format = Config::Quantization::Format::kQ40;
   config.precision.loss_scale = 512.0;
   config.dropout.residual = 0.1;
-  EXPECT_EQ(to_settings(config).size(), 18u);
+  config.attention.blocks_size = 64;
+  config.attention.blocks_local = 8;
+  EXPECT_EQ(to_settings(config).size(), 20u);
   const RunConfig run = run_of(config);
   EXPECT_EQ(run.data.train, config.data.train);
   EXPECT_FALSE(run.data.shuffle);
@@ -81,11 +83,16 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_TRUE(run.quantization.enable);
   EXPECT_EQ(run.quantization.units, config.quantization.units);
   EXPECT_EQ(run.quantization.format, "q4_0");
+  EXPECT_EQ(run.attention.blocks.size, 64);
+  EXPECT_EQ(run.attention.blocks.local, 8);
   EXPECT_EQ(run.fusions.off, std::set<std::string>{"fuse_rope"});
   config.memory.budget = Config::Memory::BudgetWord::kNone;
   EXPECT_EQ(run_of(config).memory.budget, 0);
   config.precision.loss_scale = Config::Precision::LossScaleWord::kDynamic;
   EXPECT_EQ(run_of(config).precision.loss_scale, RunConfig::Precision::kDynamic);
+  config.attention.blocks_local = 0;
+  config.attention.blocks_size = Config::Attention::BlocksSizeWord::kOff;
+  EXPECT_EQ(run_of(config).attention.blocks.size, RunConfig::Attention::Blocks::kOff);
 }
 
 // Sets the field to each of its enumerators, and to the value after the last one.

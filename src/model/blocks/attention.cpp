@@ -6,6 +6,18 @@
 #include "model/blocks/blocks.h"
 
 namespace anabatic::model {
+
+void add_key_blocks(const LayerInputs& inputs, std::int64_t window,
+                    std::vector<ir::ValueId>& operands, spec::Attributes& attributes) {
+  if (inputs.block_offsets == ir::kNoValue) return;
+  operands.push_back(inputs.block_offsets);
+  operands.push_back(inputs.block_ids);
+  attributes[std::string(spec::kBlockSize)] = inputs.block_size;
+  const auto density = inputs.block_densities.find(window);
+  attributes[std::string(spec::kBlockDensity)] =
+      density == inputs.block_densities.end() ? 1.0 : density->second;
+}
+
 ir::ValueId add_to_cache(ModelBuilder& b, ir::ValueId rows, const char* key, std::int64_t width,
                          const LayerInputs& inputs) {
   const std::string name = state_name(b.layer(), key);
@@ -86,11 +98,12 @@ ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
                                     .file = {"self_attn.sinks"},
                                     .shape = {spec.num_heads},
                                     .init = b.normal()}));
-  const auto [mixed] = b.ops<1>("attention", std::move(operands),
-                                {{"num_heads", spec.num_heads},
-                                 {"num_kv_heads", spec.num_kv_heads},
-                                 {"scale", scale},
-                                 {"window", spec.window}});
+  anabatic::spec::Attributes attributes{{"num_heads", spec.num_heads},
+                                        {"num_kv_heads", spec.num_kv_heads},
+                                        {"scale", scale},
+                                        {"window", spec.window}};
+  add_key_blocks(inputs, spec.window, operands, attributes);
+  const auto [mixed] = b.ops<1>("attention", std::move(operands), std::move(attributes));
   return b.linear(mixed, {.name = "attention.o",
                           .file = {"self_attn.o_proj"},
                           .out = b.spec().hidden_size,

@@ -3,6 +3,7 @@
 // [T, hidden]. Its input x [T, hidden] is normalised.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct LayerInputs {
   ir::ValueId cache_places = ir::kNoValue;  // kNoValue: no caches
   std::int64_t cache_capacity = 0;
   ir::ValueId rope_table = ir::kNoValue;  // [T, head_dim]; set by add_model where heads rotate
+  // Lists of key blocks, kNoValue without; the share of pairs that they keep, by window.
+  ir::ValueId block_offsets = ir::kNoValue, block_ids = ir::kNoValue;
+  std::int64_t block_size = 0;
+  std::map<std::int64_t, double> block_densities{};
 };
 
 // Values of one MoE layer for auxiliary losses and metrics.
@@ -36,6 +41,10 @@ ir::ValueId add_attention(ModelBuilder& builder, const Gqa& spec, ir::ValueId x,
 
 ir::ValueId add_attention(ModelBuilder& builder, const Mla& spec, ir::ValueId x,
                           const LayerInputs& inputs);
+
+// Adds the lists of key blocks, where there are any, to the operands and attributes of attention.
+void add_key_blocks(const LayerInputs& inputs, std::int64_t window,
+                    std::vector<ir::ValueId>& operands, spec::Attributes& attributes);
 
 // Writes rows [T, width] to the layer's cache of that name. Returns the cache after that.
 ir::ValueId add_to_cache(ModelBuilder& builder, ir::ValueId rows, const char* key,

@@ -76,11 +76,13 @@ ir::ValueId add_attention(ModelBuilder& b, const Mla& spec, ir::ValueId x,
   const ir::ValueId v = heads_of_latent("attention.v_b", spec.v_dim);
   const ir::ValueId k = b.op("join_heads", {k_rope, k_nope}, {{"num_heads", heads}}, "attention.k");
   b.count_attention(heads, head_dim + spec.v_dim, 0);
-  const auto [mixed] = b.ops<1>("attention", {q, k, v, inputs.key_begin, inputs.key_end},
-                                {{"num_heads", heads},
-                                 {"num_kv_heads", heads},
-                                 {"scale", spec.scale},
-                                 {"window", std::int64_t{0}}});
+  std::vector<ir::ValueId> operands{q, k, v, inputs.key_begin, inputs.key_end};
+  anabatic::spec::Attributes attributes{{"num_heads", heads},
+                                        {"num_kv_heads", heads},
+                                        {"scale", spec.scale},
+                                        {"window", std::int64_t{0}}};
+  add_key_blocks(inputs, 0, operands, attributes);
+  const auto [mixed] = b.ops<1>("attention", std::move(operands), std::move(attributes));
   return b.linear(mixed, {.name = "attention.o",
                           .file = {"self_attn.o_proj"},
                           .out = hidden,

@@ -81,6 +81,16 @@ void add(Settings& all, const Config::Dropout& dropout) {
   all["dropout.embedding"] = values(dropout.embedding, "auto");
 }
 
+void add(Settings& all, const Config::Attention& attention) {
+  all["attention.blocks.size"] = values(attention.blocks_size, {"auto", "off"});
+  all["attention.blocks.local"] = values(attention.blocks_local);
+  all["attention.blocks.global"] = values(attention.blocks_global);
+  all["attention.blocks.stride"] = values(attention.blocks_stride);
+  all["attention.blocks.random"] = values(attention.blocks_random);
+  all["attention.blocks.seed"] = values(attention.blocks_seed);
+  all["attention.blocks.file"] = values(attention.blocks_file);
+}
+
 void add(Settings& all, const Config::Optimizer& optimizer) {
   all["optimizer.name"] = values(optimizer.name, {"adamw"});
   all["optimizer.learning_rate"] = values(optimizer.learning_rate);
@@ -208,6 +218,7 @@ Settings all_settings(const Config& config) {
   add(all, config.precision);
   add(all, config.quantization);
   add(all, config.dropout);
+  add(all, config.attention);
   add(all, config.optimizer);
   add(all, config.memory);
   add(all, config.parallel);

@@ -14,6 +14,7 @@
 #include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
 #include "plugin/plugin_set.h"
+#include "train/attention/key_blocks.h"
 #include "train/checkpoint/kept_batch.h"
 #include "train/model_session.h"
 #include "train/tokenize.h"
@@ -212,6 +213,12 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "lora.share_gate_up",
                                                        "lora.base",
                                                        "lora.from",
+                                                       "attention.blocks.size",
+                                                       "attention.blocks.local",
+                                                       "attention.blocks.global",
+                                                       "attention.blocks.stride",
+                                                       "attention.blocks.random",
+                                                       "attention.blocks.seed",
                                                        "dpo.beta",
                                                        "dpo.loss",
                                                        "dpo.label_smoothing",
@@ -249,6 +256,7 @@ Json run_contents(const RunConfig& run) {
   return {{"config", config_contents(run)},
           {"tokenizer", tokenizer_contents(run)},
           {"plugins", plugin_contents(run.model.plugins)},
+          {"attention", key_blocks_contents(run)},
           {"train", data_contents(run.data.train, trains_on_rows(run))},
           {"validation", data_contents(run.data.validation, trains_on_rows(run))}};
 }
@@ -261,6 +269,7 @@ ContentsChange compare_contents(const Json& saved, const Json& now) {
   };
   compare_objects("config.json: ", part(saved, "config"), part(now, "config"), change.maths);
   compare_objects("", part(saved, "tokenizer"), part(now, "tokenizer"), change.maths);
+  compare_objects("", part(saved, "attention"), part(now, "attention"), change.maths);
   if (const auto files = data_files(now, "train"); !files.empty())
     change.data = compare_data(data_files(saved, "train"), files);
   std::string plugins;

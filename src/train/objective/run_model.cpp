@@ -8,6 +8,7 @@
 #include "io/gguf.h"
 #include "model/mtp.h"
 #include "plugin/replace_ops.h"
+#include "train/attention/key_blocks.h"
 #include "train/checkpoint/checkpoint_progress.h"
 #include "train/config/dropout_keys.h"
 #include "train/lora/run_adapter.h"
@@ -46,6 +47,7 @@ model::ModelConfig load_run_model(const RunConfig& run) {
         coef));
   }
   config.adapter = adapter_of(run, config);
+  config.key_blocks = key_blocks_of(run, config);
   return config;
 }
 

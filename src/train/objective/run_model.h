@@ -9,7 +9,8 @@ namespace anabatic::train {
 
 // The config of run.model.path. Layers of multi-token prediction are a part of it where the files
 // hold them and model.keep_mtp is true, or in a random start where train.mtp_loss_coef is above 0.
-// InvalidArgument where that coefficient has no such layers. With the adapter that keys ask for.
+// InvalidArgument where that coefficient has no such layers. With the adapter that keys ask for,
+// and the blocks of keys.
 model::ModelConfig load_run_model(const RunConfig& run);
 
 // The graph of the model's forward, with the ops of plugins that model.replace names, and with the

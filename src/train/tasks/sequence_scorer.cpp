@@ -33,6 +33,7 @@ SequenceScorer::SequenceScorer(ModelSession& session, std::int64_t batch_tokens,
   const auto bind = [&](const char* name, std::int64_t rows) {
     return session.bind({.name = name,
                          .build = {.num_tokens = rows,
+                                   .longest_document = longest,
                                    .with_loss = false,
                                    .with_log_probabilities = true,
                                    .cache_capacity = capacity_}});

@@ -20,6 +20,8 @@ namespace {
 using Buffers = ForwardBlock::Buffers;
 constexpr AttentionBlocking kBlocking = Buffers::kBlocking;
 constexpr std::int64_t kTileKeys = ForwardBlock::kTileKeys;
+// Keys of a tile that are prefetched where lists may leave out the rest.
+constexpr std::int64_t kFirstListedKeys = 64;
 
 struct Forward {
   const Arguments& args;
@@ -61,8 +63,12 @@ struct Forward {
   }
   template <class T>
   void prefetch_keys(const RowBlock& rows, std::int64_t head, std::int64_t key) const {
-    const std::int64_t first = ranges.key_begin[rows.first] + key,
-                       count = std::min<std::int64_t>(kTileKeys, rows.end - first);
+    std::int64_t first = ranges.key_begin[rows.first] + key, most = kTileKeys;
+    if (lists.are_there()) {  // packing prefetches what follows
+      first = lists.next(rows, head, first);
+      most = kFirstListedKeys;
+    }
+    const std::int64_t count = std::min<std::int64_t>(most, rows.end - first);
     prefetch(keys<T>(head), first, count);
     prefetch(values<T>(head), first, count);
   }

@@ -54,7 +54,7 @@ class ListedRows {
   const KeyLists& lists_;
   std::int64_t head_;
   std::int32_t run_;
-  std::int64_t end_ = -1, key_ = 0;  // row behind the run; the first key that its list has
+  std::int64_t end_ = -1, key_ = 0;  // row after the run; the first key that its list has
 };
 
 // The lists of a call, its last two inputs; none where it has none. InvalidArgument unless they are
