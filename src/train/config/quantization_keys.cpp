@@ -6,7 +6,7 @@
 namespace anabatic::train {
 namespace {
 
-using Section = RunConfig::Quantization;
+using Quantization = RunConfig::Quantization;
 
 std::vector<std::string> format_words() {
   std::vector<std::string> words{"auto"};
@@ -21,13 +21,13 @@ std::vector<std::string> group_words() {
 }
 
 // Without a format, what bit_num and per_channel say: 8 bits have a scale for each row.
-GridFormat format_of(const Section& section) {
+GridFormat format_of(const Quantization& section) {
   if (section.format != "auto") return *grid_format_from_string(section.format);
   if (section.bit_num == "4") return GridFormat::kInt4Group;
   return section.per_channel == "false" ? GridFormat::kQ8_0 : GridFormat::kInt8Channel;
 }
 
-void add_contradictions(const Section& section, std::vector<std::string>& problems) {
+void add_contradictions(const Quantization& section, std::vector<std::string>& problems) {
   if (section.format != "auto")
     for (const auto& [key, value] :
          {std::pair{"bit_num", section.bit_num}, std::pair{"per_channel", section.per_channel}})
@@ -82,7 +82,7 @@ void add_quantization_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_quantization_problems(const RunConfig& config, std::vector<std::string>& problems) {
-  const Section &section = config.quantization, usual;
+  const Quantization &section = config.quantization, usual;
   if (!section.enable) {
     const bool is_usual = section.units == usual.units && section.format == usual.format &&
                           section.group == usual.group && section.bit_num == usual.bit_num &&
@@ -116,7 +116,7 @@ void add_quantization_problems(const RunConfig& config, std::vector<std::string>
 }
 
 spec::QuantizationOptions quantization_options(const RunConfig& config) {
-  const Section& section = config.quantization;
+  const Quantization& section = config.quantization;
   if (!section.enable) return {};
   const std::int64_t group = section.group == "auto" ? 32 : std::stoll(section.group);
   return {weight_grid(format_of(section), group), section.units, section.quant_delay};
