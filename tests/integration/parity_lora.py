@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters against PEFT, on small random models of every family: files of PEFT's read here (logits, and the gradient of
 every tensor), 20 steps of AdamW from one file, what was trained loaded by PEFT and merged by both. Adapters of embeddings
-and heads too, also where these are one tensor.
+and heads too, also where these are one tensor. And 20 steps with dropout, by the same draws.
 
 usage: parity_lora.py BINARY [MODEL_NAME...]
 """
@@ -23,6 +23,7 @@ from peft.utils.save_and_load import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import dropout
 import random_models as models
 import tolerance
 
@@ -41,6 +42,9 @@ TABLES = [
     ("llama_odd", ["lm_head"], ["head"]),
 ]
 RANK, ALPHA = 4, 6.0
+# Modules of a layer, each with the name of those that read the same rows, whose draws they share.
+DROPPED = {"q_proj": "attention.q", "k_proj": "attention.q", "v_proj": "attention.q", "o_proj": "attention.o"} | {
+    "gate_proj": "mlp.gate", "up_proj": "mlp.gate", "down_proj": "mlp.down"}
 
 
 def build(name):
@@ -135,12 +139,13 @@ def check_reading(binary, folder, name, adapted, source, adapter, failures):
     return worst, largest, ids, tokens
 
 
-def train_peft(adapted, stream):
-    """A decay of all of A and B, which are matrices."""
+def train_peft(adapted, stream, place):
+    """A decay of all of A and B, which are matrices. `place` says to dropout which step it is."""
     trained = [p for p in adapted.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=RATE, betas=training.BETAS, eps=EPSILON, weight_decay=DECAY)
     losses, sample = [], 0
-    for _ in range(STEPS):
+    for step in range(1, STEPS + 1):
+        place["step"] = step
         begins = [(sample + i) * LENGTH for i in range(MICRO_BATCH)]
         sample += MICRO_BATCH
         rows = torch.tensor(numpy.stack([stream[b : b + LENGTH + 1] for b in begins]))
@@ -179,14 +184,14 @@ def train_here(binary, source, output, data, **lora):
     return [line["loss"] for line in lines], output / (output / "latest").read_text().strip()
 
 
-def check_training(binary, folder, name, adapted, source, adapter, failures):
+def check_training(binary, folder, name, adapted, source, adapter, failures, place=None):
     """20 steps from one file: losses, and every tensor of what they save."""
     stream = training.write_indexed(
         folder / f"{name}_data",
         training.make_documents(adapted.config.vocab_size, STEPS * MICRO_BATCH * LENGTH + 1, seed=5),
     )
     losses, checkpoint = train_here(binary, source, folder / f"{name}_run", folder / f"{name}_data", **{"from": adapter})
-    want = train_peft(adapted, stream)
+    want = train_peft(adapted, stream, place or {})
     worst = max(abs(a - b) / abs(b) for a, b in zip(losses, want, strict=True))
     if not worst <= tolerance.TRAINING_LOSS:
         failures.append(f"{name}: losses differ by {worst:.3g}, allowed {tolerance.TRAINING_LOSS}")
@@ -310,6 +315,23 @@ def check_tables(binary, folder, name, modules, targets, failures):
     )
 
 
+def check_dropout(binary, folder, name, failures):
+    """Every adapter of a layer reads rows with dropout; files say so here and there."""
+    model, rate, place = build(name), 0.2, {"seed": 0, "step": 0, "first_row": 0}
+    source, adapter = folder / name, folder / f"{name}_adapter"
+    model.save_pretrained(source)
+    adapted = make_adapter(model, target_modules=list(DROPPED), lora_dropout=rate).train()
+    adapted.save_pretrained(adapter)
+    for key, module in adapted.named_modules():
+        if key.endswith("lora_dropout"):
+            layer, owner = key.split("layers.")[1].split(".")[0], key.split(".")[-2]
+            module["default"] = dropout.Drawn(f"layers.{layer}.{DROPPED[owner]}.lora_dropout", rate, place)
+    worst, largest, checkpoint = check_training(binary, folder, f"{name}_dropout", adapted, source, adapter, failures, place)
+    print(f"{name} with dropout: losses differ by {worst:.3g}, trained tensors by {largest:.3g}", flush=True)
+    if json.loads((checkpoint / "adapter_config.json").read_text())["lora_dropout"] != rate:
+        failures.append(f"{name}: the adapter that was trained does not say its dropout")
+
+
 def empty(folder):
     for entry in folder.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -326,6 +348,8 @@ def main():
         for name, modules, targets in [] if sys.argv[2:] else TABLES:
             check_tables(binary, pathlib.Path(folder), name, modules, targets, failures)
             empty(pathlib.Path(folder))
+        if not sys.argv[2:]:
+            check_dropout(binary, pathlib.Path(folder), "llama_plain", failures)
     print("\n".join(failures))
     print(f"{len(chosen)} models, {len(failures)} failures")
     return 1 if failures else 0
