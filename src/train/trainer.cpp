@@ -151,6 +151,10 @@ struct Trainer::Impl {
     require_supported_by_ranks(run, session.config());
     (void)mesh_of(run, {.num_experts = model::num_experts(session.config().spec),
                         .num_samples = dataset.num_samples()});
+    if (has_gradients_in_fp16(run))
+      say("train.precision: {} stores fp16 and computes with it in fp32: this CPU has no kernels "
+          "for fp16 products",
+          run.train.precision);
     if (const std::string note = note_on_balance_loss(run, session.config()); !note.empty())
       say("{}", note);
     if (const std::string dropout = dropout_to_string(run, session.config()); !dropout.empty())

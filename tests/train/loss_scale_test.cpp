@@ -253,6 +253,32 @@ TEST(LossScale, AStepThatOverflowsIsSkippedWholeAndTheNextOnesHaveLess) {
   EXPECT_THAT(log, HasSubstr("step 2: a gradient is not finite with the loss times "));
 }
 
+// Gradients beyond fp16 are infinite there alone. Steps are skipped until they fit.
+TEST(LossScale, GradientsInFp16OverflowWhereThoseInBf16DoNot) {
+  constexpr float kScale = 0x1p30f;
+  const TemporaryDirectory folder;
+  for (const char* precision : {"bf16", "fp16", "mixed"}) {
+    SCOPED_TRACE(precision);
+    RunConfig run = scaled_run(folder.path(), kDynamic);
+    run.train.precision = precision;
+    run.train.output = folder.path() / precision;
+    run.train.steps = 1;
+    edit_scale(Trainer(run).train().checkpoint, kScale);
+    run.train.steps = 24;
+    Trainer(run).train();
+    const std::vector<double> scales = scales_of(run);
+    const std::vector<bool> skips = skips_of(run);
+    double expected = kScale;
+    for (std::size_t i = 1; i < skips.size(); ++i) {
+      EXPECT_EQ(scales[i], expected) << i;
+      if (skips[i]) expected /= 2;
+    }
+    EXPECT_EQ(skips[1], run.train.precision != "bf16");
+    EXPECT_FALSE(skips.back());
+    EXPECT_EQ(expected == kScale, run.train.precision == "bf16");
+  }
+}
+
 TEST(LossScale, IsResumedWithEqualBits) {
   const TemporaryDirectory folder;
   RunConfig run = scaled_run(folder.path(), kDynamic);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/support/pass_file.h"
 
+#include <map>
 #include <sstream>
 
 #include "base/error.h"
@@ -92,10 +93,13 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "rank") {
     options.rank = std::stoi(value);
   } else if (key == "precision") {
-    ANABATIC_REQUIRE(value == "fp32" || value == "bf16" || value == "int8",
-                     "expected fp32, bf16 or int8, got '{}'", value);
     using enum spec::Precision;
-    options.precision = value == "int8" ? kInt8 : value == "bf16" ? kBf16 : kFp32;
+    static const std::map<std::string, spec::Precision> words{
+        {"fp32", kFp32}, {"bf16", kBf16}, {"int8", kInt8}, {"fp16", kFp16}, {"mixed", kMixed}};
+    const auto found = words.find(value);
+    ANABATIC_REQUIRE(found != words.end(), "expected fp32, bf16, int8, fp16 or mixed, got '{}'",
+                     value);
+    options.precision = found->second;
   } else if (key == "fallback") {
     options.products.fallback = std::stoll(value);
   } else if (key == "grid") {
