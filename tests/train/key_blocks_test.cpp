@@ -10,11 +10,13 @@
 #include <fstream>
 
 #include "anabatic/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "io/npy.h"
 #include "support/error_message.h"
 #include "support/plan_changes.h"
 #include "support/tiny_run.h"
+#include "train/convert/convert.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
 #include "train/objective/run_model.h"
@@ -152,6 +154,43 @@ TEST(KeyBlocks, GiveEqualBitsForAnyPlan) {
     change.apply(changed);
     EXPECT_EQ(trained_bytes(changed), want) << change.name;
   }
+}
+
+TEST(KeyBlocks, GiveEqualBitsOnAnyNumberOfRanks) {
+  const TemporaryDirectory folder;
+  RunConfig run = sparse_run(folder.path());
+  run.train.gradient_accumulation_steps = 2;
+  run.train.gradient_leaves = 2;
+  const std::string want = trained_bytes(run);
+  run.train.gradient_accumulation_steps = 1;
+  run.parallel.local_ranks = 2;
+  run.train.output += "-ranks";
+  EXPECT_EQ(trained_bytes(run), want);
+}
+
+// A plan prices attention by the share of pairs that are left, and its model FLOPs likewise.
+TEST(KeyBlocks, ArePricedByTheirShareOfThePairs) {
+  const TemporaryDirectory folder;
+  RunConfig run = sparse_run(folder.path());
+  run.data.sequence_length = 256;
+  run.attention.blocks = {.size = 16, .local = 2};
+  const auto flops_of = [&] {
+    const model::ModelConfig config = load_run_model(run);
+    const ir::Graph graph = forward_graph(run, config, training_request(run, config).build);
+    std::int64_t flops = 0;
+    for (const ir::Node& node : graph.nodes) {
+      if (node.op->name != "attention") continue;
+      std::vector<TensorType> inputs, outputs;
+      for (const ir::ValueId value : node.inputs) inputs.push_back(graph.value(value).type);
+      for (const ir::ValueId value : node.outputs) outputs.push_back(graph.value(value).type);
+      flops += node.op->cost(inputs, outputs, node.attributes).flops;
+    }
+    return static_cast<double>(flops);
+  };
+  const double sparse = flops_of();
+  run.attention = {};
+  const spec::BlockLists lists = spec::make_block_lists({.size = 16, .local = 2}, 256);
+  EXPECT_NEAR(sparse / flops_of(), lists.density(256, 0), 1e-3);
 }
 
 TEST(KeyBlocks, GoOnAfterAResume) {
@@ -313,6 +352,21 @@ TEST(KeyBlocks, OfABadFileAreRefusedByWhatItHas) {
   run.attention.blocks = {.size = 4, .file = file};
   EXPECT_THAT(message_of<InvalidArgument>([&] { load_run_model(run); }),
               HasSubstr("expected 1 or 4, as many as the model has heads"));
+}
+
+TEST(KeyBlocks, OfAModelStayWithWhatItIsConvertedTo) {
+  const TemporaryDirectory folder;
+  const RunConfig run = sparse_run(folder.path());
+  const auto checkpoint = Trainer(run).train().checkpoint;
+  convert(checkpoint, folder.path() / "copy", {.compares_logits = false});
+  const auto kept = find_key_blocks(folder.path() / "copy");
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(key_blocks_identity(*kept), "size 4, local 2, global 1, random 1, seed 3");
+  std::string warnings;
+  const LogScope log([&](Severity, const std::string& text) { warnings += text + "\n"; });
+  convert(checkpoint, folder.path() / "model.gguf",
+          {.writes_gguf = true, .compares_logits = false});
+  EXPECT_THAT(warnings, HasSubstr("attention.blocks, for which a GGUF file has no key"));
 }
 
 // A longer evaluation than the mask has blocks for is refused before it begins.

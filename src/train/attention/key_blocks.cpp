@@ -134,6 +134,15 @@ Json key_blocks_contents(const RunConfig& run) {
   return contents;
 }
 
+std::string key_blocks_identity(const spec::BlockPattern& pattern) {
+  if (!pattern.mask)
+    return fmt::format("size {}, {}, seed {}", pattern.size, pattern.to_string(), pattern.seed);
+  const std::vector<std::uint8_t>& listed = pattern.mask->listed;
+  return fmt::format("size {}, {}, {}", pattern.size, pattern.to_string(),
+                     io::content_hash(std::string_view(reinterpret_cast<const char*>(listed.data()),
+                                                       listed.size())));
+}
+
 std::string key_blocks_text(const model::ModelConfig& config, std::int64_t num_tokens) {
   if (!config.key_blocks) return "";
   const spec::BlockPattern& pattern = *config.key_blocks;

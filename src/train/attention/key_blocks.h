@@ -35,6 +35,9 @@ std::optional<spec::BlockPattern> find_key_blocks(const std::filesystem::path& d
 // What a checkpoint remembers of a mask.
 Json key_blocks_contents(const RunConfig& run);
 
+// Whatever decides which keys a row reads, as text.
+std::string key_blocks_identity(const spec::BlockPattern& pattern);
+
 // "blocks of 64 keys, local 8, global 1: 23.4 % of the pairs of a document of 8192 tokens"; "" for
 // none.
 std::string key_blocks_text(const model::ModelConfig& config, std::int64_t num_tokens);

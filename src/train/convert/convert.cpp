@@ -21,6 +21,7 @@
 #include "model/mtp.h"
 #include "model/quantization.h"
 #include "model/weight_files.h"
+#include "train/attention/key_blocks.h"
 #include "train/convert/gguf_files.h"
 #include "train/convert/run_manifest.h"
 #include "train/convert/stored_model.h"
@@ -365,6 +366,11 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
   ANABATIC_REQUIRE(!options.upcycle,
                    "[convert] --upcycle: writes a directory, which can be converted then");
   ANABATIC_CHECK(options.adapter.empty(), "[convert] an adapter is merged into a directory");
+  if (fs::is_directory(source_path) && find_key_blocks(source_path))
+    log_warning(
+        "[convert] {}: it was trained with attention.blocks, for which a GGUF file has no key: "
+        "readers of it attend to all keys",
+        source_path.string());
   const StoredModel source(source_path, options.keeps_mtp);
   const model::GgufParameterType trained = gguf_type_of(
       find_trained_grid(source_path), options.block_type, options.dtype, source_path.string());

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "io/data/fingerprint.h"
 #include "io/data/reference_file.h"
+#include "train/attention/key_blocks.h"
 #include "train/lora/run_adapter.h"
 #include "train/objective/run_model.h"
 #include "train/training_step.h"
@@ -73,20 +74,21 @@ std::string Reference::rules() const {
       session_.config().adapter
           ? model::coverage_to_string(session_.config(), *session_.config().adapter)
           : "none";
+  const auto& blocks = session_.config().key_blocks;
   std::vector<std::string> replaced;
   for (const plugin::Replacement& one : run.model.replace)
     replaced.push_back(plugin::to_string(one));
   return fmt::format(
       "{}\nengine {}\nmodel {}\nweights {}\nprecision {}\nbase {}\nadapter {}\nsets {}\noff {} "
       "{}\nops {}\n"
-      "longest {} {}",
+      "longest {} {}{}",
       kReferenceFormat, kVersion,
       io::content_hash(std::string_view(model::config_text(run.model.path))), weights_,
       uses_bf16(run) ? "bf16" : "fp32", run.lora.base, coverage,
       fmt::join(session_.device().instruction_sets, " "), fmt::join(run.fusions.off, " "),
       fmt::join(run.compiler.disable_passes, " "), fmt::join(replaced, " "),
       run.data.max_length == RunConfig::Data::kWholeSample ? half : run.data.max_length,
-      run.data.truncation);
+      run.data.truncation, blocks ? "\nkey blocks " + key_blocks_identity(*blocks) : "");
 }
 
 std::vector<float> Reference::log_probabilities(const io::MicroBatch& batch) {
