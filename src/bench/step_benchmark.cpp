@@ -86,12 +86,11 @@ class StepBenchmark final : public Benchmark {
                  std::clamp(static_cast<std::int64_t>(kStepCheckFlops / flops_a_token),
                             std::int64_t{2}, kMostStepTokens));
     const Gradients got(run, ""), want(run, "ref");
-    Comparison comparison(
-        relative_bound(want.program->compiled.graph,
-                       train::uses_fp16(run)   ? spec::Precision::kFp16
-                       : train::uses_bf16(run) ? spec::Precision::kBf16
-                                               : spec::Precision::kFp32),
-        run.data.sequence_length);
+    Comparison comparison(relative_bound(want.program->compiled.graph,
+                                         train::uses_fp16(run)   ? spec::Precision::kFp16
+                                         : train::uses_bf16(run) ? spec::Precision::kBf16
+                                                                 : spec::Precision::kFp32),
+                          run.data.sequence_length);
     const auto got_loss = static_cast<float>(got.program->scalar("loss")),
                want_loss = static_cast<float>(want.program->scalar("loss"));
     comparison.add("loss", {&got_loss, 1}, {&want_loss, 1});

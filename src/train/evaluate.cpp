@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "train/config/precision_keys.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
 #include "train/preference/preference_sums.h"

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "io/tokenizer/tokenizer.h"
 #include "train/caches.h"
+#include "train/config/precision_keys.h"
 #include "train/objective/run_model.h"
 #include "train/tokenize.h"
 

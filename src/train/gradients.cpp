@@ -12,6 +12,7 @@
 #include "io/safetensors_writer.h"
 #include "model/lora/peft_layout.h"
 #include "model/weights.h"
+#include "train/config/precision_keys.h"
 #include "train/gradient_tokens.h"
 #include "train/model_session.h"
 #include "train/objective/mtp_batch.h"

@@ -697,15 +697,6 @@ RunConfig with_training_precision(RunConfig config) {
   return config;
 }
 
-RunConfig with_inference_precision(RunConfig config) {
-  if (uses_int8(config) || has_gradients_in_fp16(config)) {
-    log_info("train.precision: {} is for training; computing in bf16", config.train.precision);
-    config.train.precision = "bf16";
-  }
-  config.precision = {};
-  return config;
-}
-
 std::vector<std::string> problems_of(const RunConfig& config) {
   std::vector<std::string> problems;
   const auto& optimizer = config.optimizer;

@@ -250,10 +250,6 @@ std::optional<std::tm> date_of(const std::string& text);
 // Replaces train.precision: auto by its meaning for a training step.
 RunConfig with_training_precision(RunConfig config);
 
-// For programs outside of training: they compute in bf16 where training has int8 or fp16, which is
-// logged, and have no units of another precision.
-RunConfig with_inference_precision(RunConfig config);
-
 // The resolved config as YAML; load_run_config of it gives the same config.
 std::string to_yaml(const RunConfig& config);
 

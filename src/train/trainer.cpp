@@ -58,7 +58,7 @@ constexpr std::size_t kTimedSteps = 1024;  // that the median of step times look
 Utilization utilization_of(const RunConfig& run, ModelSession& session) {
   const spec::DeviceSpec& device = session.device();
   const auto [precision, peak] =
-      uses_int8(run)   ? std::pair(spec::Precision::kInt8, device.int8_ops_per_second)
+      uses_int8(run) ? std::pair(spec::Precision::kInt8, device.int8_ops_per_second)
       : uses_bf16(run) && !has_gradients_in_fp16(run)
           ? std::pair(spec::Precision::kBf16, device.bf16_flops_per_second)
           : std::pair(spec::Precision::kFp32, device.fp32_flops_per_second);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "train/config/precision_keys.h"
 #include "train/objective/run_model.h"
 #include "train/tokenize.h"
 

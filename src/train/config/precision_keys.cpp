@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/config/precision_keys.h"
 
+#include "base/log.h"
 #include "train/config/config_key.h"
 #include "train/loss_scale/loss_scaler.h"
 
@@ -75,9 +76,9 @@ void add_fp16_problems(const RunConfig& config, std::vector<std::string>& proble
          "values in fp16 are not compressed further");
   for (const auto& [unit, word] : config.precision.keep)
     if (word == "bf16")
-      problems.push_back(fmt::format(
-          "precision.keep: expected fp32 for '{}' with train.precision: {}, got bf16", unit,
-          precision));
+      problems.push_back(
+          fmt::format("precision.keep: expected fp32 for '{}' with train.precision: {}, got bf16",
+                      unit, precision));
 }
 
 }  // namespace
@@ -123,6 +124,15 @@ spec::ProductOptions product_options(const RunConfig& config) {
     options.keep.emplace_back(unit,
                               word == "fp32" ? spec::Precision::kFp32 : spec::Precision::kBf16);
   return options;
+}
+
+RunConfig with_inference_precision(RunConfig config) {
+  if (uses_int8(config) || has_gradients_in_fp16(config)) {
+    log_info("train.precision: {} is for training; computing in bf16", config.train.precision);
+    config.train.precision = "bf16";
+  }
+  config.precision = {};
+  return config;
 }
 
 }  // namespace anabatic::train

@@ -14,4 +14,8 @@ void add_precision_problems(const RunConfig& config, std::vector<std::string>& p
 
 spec::ProductOptions product_options(const RunConfig& config);
 
+// For programs outside of training: they compute in bf16 where training has int8 or fp16, which is
+// logged, and have no units of another precision.
+RunConfig with_inference_precision(RunConfig config);
+
 }  // namespace anabatic::train

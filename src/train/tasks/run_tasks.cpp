@@ -11,6 +11,7 @@
 #include "io/tokenizer/regex.h"
 #include "io/tokenizer/tokenizer.h"
 #include "train/chat/chat_encoder.h"
+#include "train/config/precision_keys.h"
 #include "train/generate.h"
 #include "train/objective/run_model.h"
 #include "train/tasks/sequence_scorer.h"
