@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 
 #include "anabatic/error.h"
@@ -190,7 +191,7 @@ TEST(KeyBlocks, ArePricedByTheirShareOfThePairs) {
   const double sparse = flops_of();
   run.attention = {};
   const spec::BlockLists lists = spec::make_block_lists({.size = 16, .local = 2}, 256);
-  EXPECT_NEAR(sparse / flops_of(), lists.density(256, 0), 1e-3);
+  EXPECT_EQ(std::llround(1000 * sparse / flops_of()), std::llround(1000 * lists.density(256, 0)));
 }
 
 TEST(KeyBlocks, GoOnAfterAResume) {
