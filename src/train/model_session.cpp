@@ -513,7 +513,7 @@ void ModelSession::prepare_export() {
 }
 
 io::ChecksumManifest ModelSession::export_model(const std::filesystem::path& directory) {
-  if (config_.key_blocks) write_key_blocks(directory, *config_.key_blocks);
+  record_key_blocks(run_, config_, directory);
   if (config_.adapter) {
     StateCursor cursor(store_);
     return model::write_peft_files(

@@ -387,6 +387,30 @@ TEST(KeyBlocks, OfAMaskEndWithItsBlocks) {
               HasSubstr("expected documents of at most 64 tokens"));
 }
 
+// An adapter that was trained to read all keys says so, for the model under it has a pattern.
+TEST(KeyBlocks, OfAnAdapterAreItsOwn) {
+  const TemporaryDirectory folder;
+  RunConfig run = sparse_run(folder.path());
+  run.model.path = Trainer(run).train().checkpoint.string();
+  run.model.init = "pretrained";
+  run.train.output += "-adapter";
+  run.lora.targets = {"all"};
+  run.lora.rank = 2;
+  const auto pattern_of = [&](RunConfig::Attention attention) {
+    run.attention = std::move(attention);
+    RunConfig reader = run;
+    reader.model.adapter = Trainer(run).train().checkpoint.string();
+    reader.lora = {};
+    reader.attention = {};
+    const auto blocks = load_run_model(reader).key_blocks;
+    run.train.output += "-";
+    return blocks ? blocks->to_string() : "all keys";
+  };
+  EXPECT_EQ(pattern_of({}), "local 2, global 1, random 1");
+  EXPECT_EQ(pattern_of({.blocks = {.size = 4, .local = 3}}), "local 3");
+  EXPECT_EQ(pattern_of({.blocks = {.size = RunConfig::Attention::Blocks::kOff}}), "all keys");
+}
+
 TEST(KeyBlocks, AreRecordedWhole) {
   const TemporaryDirectory folder;
   EXPECT_FALSE(find_key_blocks(folder.path()));
@@ -397,7 +421,7 @@ TEST(KeyBlocks, AreRecordedWhole) {
   ASSERT_TRUE(read);
   EXPECT_EQ(read->to_string(), "local 8, global 1, stride 16, random 2");
   EXPECT_EQ(spec::make_block_lists(*read, 4096).ids, spec::make_block_lists(rule, 4096).ids);
-  std::ofstream(folder.path() / kKeyBlocksFile) << R"({"size": 0})";
+  std::ofstream(folder.path() / kKeyBlocksFile) << R"({"size": -1})";
   EXPECT_THAT(message_of<InvalidArgument>([&] { find_key_blocks(folder.path()); }),
               HasSubstr("size: expected"));
 }

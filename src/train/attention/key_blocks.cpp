@@ -84,9 +84,16 @@ std::shared_ptr<const spec::BlockPattern> key_blocks_of(const RunConfig& run,
   const Blocks& keys = run.attention.blocks;
   std::optional<spec::BlockPattern> pattern = pattern_by_keys(keys);
   if (keys.size == Blocks::kOfModel) pattern = recorded_pattern(run);
-  if (!pattern) return nullptr;
+  if (!pattern || pattern->size == 0) return nullptr;
   require_heads(*pattern, config, keys.file.empty() ? kBlockMaskFile : keys.file);
   return std::make_shared<const spec::BlockPattern>(std::move(*pattern));
+}
+
+void record_key_blocks(const RunConfig& run, const model::ModelConfig& config,
+                       const fs::path& directory) {
+  if (config.key_blocks) return write_key_blocks(directory, *config.key_blocks);
+  // Else a reader of the adapter would take the pattern of the model under it.
+  if (config.adapter && run.attention.blocks.size == Blocks::kOff) write_key_blocks(directory, {});
 }
 
 void write_key_blocks(const fs::path& directory, const spec::BlockPattern& pattern) {
@@ -115,7 +122,7 @@ std::optional<spec::BlockPattern> find_key_blocks(const fs::path& directory) {
   const auto count = [&](const char* name, std::int64_t least) {
     return top.at(name).as_integer(least);
   };
-  spec::BlockPattern pattern{.size = count("size", 1),
+  spec::BlockPattern pattern{.size = count("size", 0),
                              .local = count("local", 0),
                              .global = count("global", 0),
                              .stride = count("stride", 0),
@@ -131,6 +138,9 @@ Json key_blocks_contents(const RunConfig& run) {
   Json contents = Json::object();
   const std::string& file = run.attention.blocks.file;
   if (!file.empty()) contents["attention.blocks.file"] = io::content_hash(read_file(file));
+  if (run.attention.blocks.size == Blocks::kOfModel)
+    if (const auto recorded = recorded_pattern(run))
+      contents["attention.blocks of the model"] = key_blocks_identity(*recorded);
   return contents;
 }
 

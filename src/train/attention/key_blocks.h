@@ -27,12 +27,16 @@ spec::BlockMask read_block_mask(const std::filesystem::path& file);
 std::shared_ptr<const spec::BlockPattern> key_blocks_of(const RunConfig& run,
                                                         const model::ModelConfig& config);
 
-// Writes a pattern for find_key_blocks.
+// Writes what a reader of the weights in a directory has to know of the pattern of this run.
+void record_key_blocks(const RunConfig& run, const model::ModelConfig& config,
+                       const std::filesystem::path& directory);
+
+// Writes a pattern for find_key_blocks; without a size it is attention to all keys.
 void write_key_blocks(const std::filesystem::path& directory, const spec::BlockPattern& pattern);
 // Nothing where there is no record. InvalidArgument where it does not say what it has to.
 std::optional<spec::BlockPattern> find_key_blocks(const std::filesystem::path& directory);
 
-// What a checkpoint remembers of a mask.
+// What a checkpoint remembers of a mask, and of the pattern that its model brings.
 Json key_blocks_contents(const RunConfig& run);
 
 // Whatever decides which keys a row reads, as text.
