@@ -34,6 +34,19 @@ constexpr Feature kFeatures[] = {{"avx2", "256-bit fp32 kernels"},
                                  {"avx512_bf16", "bf16 products at twice the fp32 rate"},
                                  {"amx_bf16", "bf16 products in tile registers"}};
 
+// Formats of products and whether this CPU multiplies in them; the others are stored alone.
+void print_formats(const spec::DeviceSpec& spec) {
+  const auto computed = [](bool is_native, const char* otherwise) {
+    return is_native ? "computed natively" : otherwise;
+  };
+  print_output("fp32        computed natively\n");
+  print_output("bf16        {}\n",
+               computed(spec.has("avx512_bf16"), "stored; products widen it to fp32"));
+  print_output("int8        {}\n",
+               computed(spec.has("avx512_vnni"), "computed by wider multiply-adds"));
+  print_output("fp16        stored; products widen it to fp32\n");
+}
+
 std::string why(const spec::DeviceSpec& spec, const Feature& feature) {
   if (spec.has(feature.instruction_set)) return fmt::format("on   {}", feature.gives);
   const std::string limit = environment::max_isa();
@@ -109,6 +122,7 @@ int run_doctor(const Invocation& invocation) {
   print_output("peak int8   {:.0f} GOP/s, all threads\n", spec.int8_ops_per_second * 1e-9);
   for (const Feature& feature : kFeatures)
     print_output("{:<11} {}\n", feature.instruction_set, why(spec, feature));
+  print_formats(spec);
   print_output("spinning    {}\n", spinning(team, limits));
   print_output("cuda        off  not built\n");
   print_output("mpi         {}\n", mpi);

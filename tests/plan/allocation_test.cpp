@@ -97,16 +97,18 @@ long page_faults(device::ThreadTeam& team) {
 }
 
 TEST(Allocations, DoNotHappenInAStep) {
-  for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16})
+  using enum lower::Precision;
+  for (auto precision : {kFp32, kBf16, kFp16, kMixed})
     for (const char* kernels : {"", "ref"})
       EXPECT_THAT(counts_of_steps(precision, kernels,
                                   [](device::ThreadTeam&) { return num_allocations.load(); }),
                   ::testing::Each(0))
-          << (precision == lower::Precision::kBf16 ? "bf16 " : "fp32 ") << kernels;
+          << "precision " << static_cast<int>(precision) << ' ' << kernels;
 }
 
 TEST(Allocations, DoNotHappenInAStepOfCallsInSlices) {
-  for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16})
+  using enum lower::Precision;
+  for (auto precision : {kFp32, kBf16, kFp16, kMixed})
     EXPECT_THAT(
         counts_of_steps(
             precision, "", [](device::ThreadTeam&) { return num_allocations.load(); }, false, true),

@@ -17,6 +17,7 @@
 #include "runtime/swap/swap_space.h"
 #include "runtime/verify_schedule.h"
 #include "spec/activation.h"
+#include "tensor/half.h"
 #include "tensor/panels.h"
 #include "tensor/split_float.h"
 
@@ -318,6 +319,8 @@ void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std
       const float value = from.get(i);
       if (to.type->dtype == DType::kBFloat16)
         to.as<BFloat16>()[at] = to_bfloat16_half_away(value);
+      else if (to.type->dtype == DType::kFloat16)
+        to.as<Float16>()[at] = to_float16(value);
       else
         to.as<float>()[at] = value;
     }

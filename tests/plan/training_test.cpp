@@ -30,10 +30,11 @@ TEST(GoldenTraining, LossFallsOnOneBatch) {
 }
 
 TEST(GoldenTraining, GivesEqualBitsUnderEveryPlannerAndWithoutOptionalPasses) {
+  using enum lower::Precision;
   for (const char* kernels : {"ref", ""})
-    for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
-      SCOPED_TRACE(std::string(kernels) +
-                   (precision == lower::Precision::kBf16 ? " bf16" : " fp32"));
+    for (auto precision : {kFp32, kBf16, kFp16, kMixed}) {
+      SCOPED_TRACE(std::string(kernels) + " precision " +
+                   std::to_string(static_cast<int>(precision)));
       StepsOptions options = ref_options();
       options.end_step = 5;
       options.compile.only_kernels = kernels;
@@ -46,6 +47,25 @@ TEST(GoldenTraining, GivesEqualBitsUnderEveryPlannerAndWithoutOptionalPasses) {
       EXPECT_EQ(got.states, want.states);
       EXPECT_LT(want.peak_bytes, got.peak_bytes);
     }
+}
+
+// One graph with the rows of the device and with those of `ref`, which round to fp16 alike. No call
+// of the former is one of `ref`.
+TEST(GoldenTraining, AgreesWithReferenceKernelsInFp16) {
+  for (const auto precision : {lower::Precision::kFp16, lower::Precision::kMixed}) {
+    StepsOptions options = ref_options();
+    options.end_step = 8;
+    options.compile.precision = precision;
+    options.compile.optimizer.scales_loss = false;
+    const StepsResult want = run_steps(tied_moe_graph(2), options);
+    options.compile.only_kernels = "cpu";
+    const StepsResult got = run_steps(tied_moe_graph(2), options);
+    const DType dtype = precision == lower::Precision::kFp16 ? DType::kFloat16 : DType::kBFloat16;
+    ASSERT_EQ(got.losses.size(), want.losses.size());
+    for (std::size_t i = 0; i < got.losses.size(); ++i)
+      EXPECT_LE(std::abs(got.losses[i] - want.losses[i]), loss_tolerance(want.losses[i], dtype))
+          << "step " << i;
+  }
 }
 
 // What a checkpoint would hold: other passes derive other states from the same ones.
