@@ -26,8 +26,8 @@ CallInfo info_of(const ir::Graph& graph, const PlannedCall& call, std::int32_t l
     return info;
   }
   const auto reads = [&](DType dtype) {
-    return std::ranges::any_of(
-        types.inputs, [&](const TensorType& type) { return type.value_dtype() == dtype; });
+    return std::ranges::any_of(types.inputs,
+                               [&](const TensorType& type) { return type.value_dtype() == dtype; });
   };
   if (plan::is_int8_product(graph, node))
     info.precision = spec::Precision::kInt8;

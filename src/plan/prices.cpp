@@ -201,9 +201,8 @@ double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::De
 std::int64_t weight_bytes(const ir::Graph& graph, const ir::Node& node) {
   const auto matrix_bytes = [&](ir::ValueId value) {
     const TensorType& type = graph.value(value).type;
-    const bool is_matrix =
-        type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
-        type.dtype == DType::kFloat16 || is_int8_panels(type);
+    const bool is_matrix = type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
+                           type.dtype == DType::kFloat16 || is_int8_panels(type);
     return is_matrix && type.ndim() >= 2 ? type.num_bytes() : 0;
   };
   std::int64_t bytes = 0;

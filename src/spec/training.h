@@ -13,8 +13,8 @@
 namespace anabatic::spec {
 
 // kBf16: bf16 activations and matrix copies, fp32 master weights and accumulation. kInt8: likewise,
-// with products of trained matrices in int8. kFp16: likewise, in f16 in place of bf16; arithmetic is
-// in f32. kMixed: bf16, with gradients of activations in f16.
+// with products of trained matrices in int8. kFp16: likewise, in f16 in place of bf16; arithmetic
+// is in f32. kMixed: bf16, with gradients of activations in f16.
 enum class Precision : std::uint8_t { kFp32, kBf16, kInt8, kFp16, kMixed };
 
 // What differs from the policy for some products.

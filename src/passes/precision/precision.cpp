@@ -132,8 +132,8 @@ class To16Bits {
     return inputs;
   }
 
-  // Floats among these inputs become 16 bits as soon as one is. Where the op says that an input does
-  // not take them, it is f32.
+  // Floats among these inputs become 16 bits as soon as one is. Where the op says that an input
+  // does not take them, it is f32.
   void make_uniform(Node& node, const std::vector<std::size_t>& inputs) {
     const auto is = [&](std::size_t i, DType wanted) {
       return i < node.inputs.size() && dtype(node.inputs[i]) == wanted;
@@ -141,12 +141,10 @@ class To16Bits {
     const auto takes = [&](std::size_t i) {
       return !node.op->takes || node.op->takes(static_cast<int>(i), half_);
     };
-    const bool any_half = std::any_of(inputs.begin(), inputs.end(), [&](std::size_t i) {
-      return is(i, half_) && takes(i);
-    });
+    const bool any_half = std::any_of(inputs.begin(), inputs.end(),
+                                      [&](std::size_t i) { return is(i, half_) && takes(i); });
     for (const std::size_t i : inputs) {
-      if (is(i, half_) && !takes(i))
-        node.inputs[i] = as(node.inputs[i], DType::kFloat32);
+      if (is(i, half_) && !takes(i)) node.inputs[i] = as(node.inputs[i], DType::kFloat32);
       if (any_half && is(i, DType::kFloat32) && takes(i))
         node.inputs[i] = as(node.inputs[i], half_);
     }
@@ -157,9 +155,8 @@ class To16Bits {
     const std::string_view op = node.op->name;
     const bool is_product = is_plain_product(node);
     const Unit* kept = is_product ? unit_of(graph_, node, keep_) : nullptr;
-    const DType of_product = kept != nullptr && kept->second == spec::Precision::kFp32
-                                 ? DType::kFloat32
-                                 : half_;
+    const DType of_product =
+        kept != nullptr && kept->second == spec::Precision::kFp32 ? DType::kFloat32 : half_;
     for (const std::size_t i : is_product ? kOfProducts : operands(kTables, op)) {
       const DType wanted = is_product ? of_product : half_;
       const DType other = wanted == half_ ? DType::kFloat32 : half_;
@@ -167,11 +164,9 @@ class To16Bits {
     }
     make_uniform(node, node.op->takes ? all_of(node) : operands(kUniform, op));
     for (const std::size_t i : operands(kPrecise, op))
-      if (dtype(node.inputs[i]) == half_)
-        node.inputs[i] = as(node.inputs[i], DType::kFloat32);
-    if (is_product && !ir::product_form(node)->is_grouped &&
-        dtype(node.inputs[0]) == half_ && precise_.count(node.outputs[0]) != 0 &&
-        node.attributes.count("output_dtype") == 0) {
+      if (dtype(node.inputs[i]) == half_) node.inputs[i] = as(node.inputs[i], DType::kFloat32);
+    if (is_product && !ir::product_form(node)->is_grouped && dtype(node.inputs[0]) == half_ &&
+        precise_.count(node.outputs[0]) != 0 && node.attributes.count("output_dtype") == 0) {
       node.attributes["output_dtype"] = std::string("f32");
       changed_ = true;
     }
