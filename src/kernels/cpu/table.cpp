@@ -305,7 +305,7 @@ constexpr OpRows kOps[] = {
                                cpu::prepare_stream),
     vector<supports_int8>(variants::dequantize(), nullptr, cpu::prepare_stream),
     scalar("dispatch_map", cpu::dispatch_map),
-stream(variants::dropout()),
+    stream(variants::dropout()),
     scalar<kAnyFloats>("embedding", cpu::embedding, nullptr, cpu::prepare_stream),
     vector(variants::embedding_weight_gradient(), cpu::embedding_gradient_workspace_bytes),
     vector(variants::expert_bias()),
