@@ -301,7 +301,7 @@ TEST(Int8Training, IsRefusedByTheNamesOfKeys) {
   EXPECT_THAT(problems({{"precision.keep", {"attention=int4"}}}),
               HasSubstr("precision.keep: expected bf16 or fp32 for 'attention', got 'int4'"));
   EXPECT_THAT(problems({{"train.precision", {"fp32"}}, {"precision.keep", {"attention=bf16"}}}),
-              HasSubstr("precision.keep: expected train.precision: bf16 or int8"));
+              HasSubstr("precision.keep: expected train.precision: bf16, int8, fp16 or mixed"));
 }
 
 // Other verbs compute in what the files of the model hold.
