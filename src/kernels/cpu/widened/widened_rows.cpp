@@ -19,13 +19,14 @@ namespace {
 
 constexpr std::string_view kSuffix = "_widened";
 
-constexpr std::array<std::string_view, 20> kWidenedOps{"activation",
+constexpr std::array<std::string_view, 21> kWidenedOps{"activation",
                                                        "activation_gradient",
                                                        "attention",
                                                        "attention_gradient",
                                                        "clamp",
                                                        "clamp_gradient",
                                                        "cross_entropy_gradient",
+                                                       "dropout",
                                                        "embedding_weight_gradient",
                                                        "expert_bias",
                                                        "expert_bias_router_gradient",
