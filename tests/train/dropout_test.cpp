@@ -19,20 +19,23 @@
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
+#include "support/trained_run.h"
 #include "train/evaluate.h"
 #include "train/objective/run_model.h"
-#include "train/plan_file.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {
 namespace {
 
 using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::losses_of;
 using anabatic::testing::message_of;
 using anabatic::testing::plan_changes;
 using anabatic::testing::PlanChange;
+using anabatic::testing::recomputing;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::tiny_run;
+using anabatic::testing::trained_bytes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -46,18 +49,6 @@ RunConfig dropout_run(const std::filesystem::path& folder, const std::string& ex
   run.train.steps = 4;
   run.dropout = {.residual = 0.2, .embedding = 0.1};
   return run;
-}
-
-std::string trained_bytes(const RunConfig& run) {
-  return checkpoint_bytes(Trainer(run).train().checkpoint);
-}
-
-std::vector<double> losses_of(const RunConfig& run) {
-  std::vector<double> losses;
-  for (const nlohmann::json& line :
-       anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl"))
-    losses.push_back(line["loss"]);
-  return losses;
 }
 
 // The rate of each site of a graph, which its forward and its backward have alike.
@@ -178,17 +169,8 @@ TEST(DropoutTraining, FitsASmallerBudgetWithEqualBits) {
   run.train.micro_batch_size = 4;
   run.train.steps = 2;
   run.data.sequence_length = 32;
-  run.compiler.trivial_planners = false;
-  const auto whole = anabatic::testing::plan_of(run).budgeted;
   const std::string want = trained_bytes(run);
-  run.memory.budget = whole.memory.peak_bytes - whole.plan.training.plan.frame_bytes / 3;
-  const PlanFile file = anabatic::testing::plan_of(run).file;
-  EXPECT_FALSE(file.decisions.recompute.empty());
-  run.memory.budget = 0;
-  run.memory.plan = folder.path() / "plan.json";
-  run.train.output = folder.path() / "recomputed";
-  write_file_atomically(run.memory.plan, to_json(file));
-  EXPECT_TRUE(trained_bytes(run) == want);
+  EXPECT_TRUE(trained_bytes(recomputing(run, folder.path())) == want);
 }
 
 TEST(DropoutOfAdapters, IsRecomputedWithItsBits) {

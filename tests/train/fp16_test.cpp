@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "anabatic/error.h"
-#include "base/text.h"
 #include "support/error_message.h"
 #include "support/plan_changes.h"
 #include "support/planned_run.h"
@@ -16,16 +15,19 @@
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
+#include "support/trained_run.h"
 #include "train/loss_scale/loss_scaler.h"
-#include "train/plan_file.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {
 namespace {
 
 using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::losses_of;
 using anabatic::testing::message_of;
+using anabatic::testing::recomputing;
 using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::trained_bytes;
 using ::testing::HasSubstr;
 
 constexpr const char* kExperts = R"("hidden_size": 64, "intermediate_size": 96)";
@@ -56,18 +58,8 @@ struct Messages : RunListener {
   void on_message(Severity, const std::string& text) override { all += text + "\n"; }
 };
 
-std::string trained_bytes(const RunConfig& run) {
-  return checkpoint_bytes(Trainer(run).train().checkpoint);
-}
-
 std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
   return anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl");
-}
-
-std::vector<double> losses_of(const RunConfig& run) {
-  std::vector<double> losses;
-  for (const nlohmann::json& line : metrics_of(run)) losses.push_back(line["loss"]);
-  return losses;
 }
 
 TEST(Fp16Training, FollowsTheLossesOfBf16) {
@@ -120,17 +112,8 @@ TEST(Fp16Training, FitsASmallerBudgetWithEqualBits) {
     RunConfig run = run_in(precision, folder.path());
     run.data.sequence_length = 256;
     run.train.steps = 2;
-    run.compiler.trivial_planners = false;
-    const auto whole = anabatic::testing::plan_of(run).budgeted;
     const std::string want = trained_bytes(run);
-    run.memory.budget = whole.memory.peak_bytes - whole.plan.training.plan.frame_bytes / 3;
-    const PlanFile file = anabatic::testing::plan_of(run).file;
-    EXPECT_FALSE(file.decisions.recompute.empty());
-    run.memory.budget = 0;
-    run.memory.plan = folder.path() / "plan.json";
-    run.train.output = folder.path() / "recomputed";
-    write_file_atomically(run.memory.plan, to_json(file));
-    EXPECT_TRUE(trained_bytes(run) == want);
+    EXPECT_TRUE(trained_bytes(recomputing(run, folder.path())) == want);
   }
 }
 

@@ -9,7 +9,6 @@
 
 #include "anabatic/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "support/error_message.h"
 #include "support/plan_changes.h"
 #include "support/planned_run.h"
@@ -17,18 +16,21 @@
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
+#include "support/trained_run.h"
 #include "train/evaluate.h"
-#include "train/plan_file.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {
 namespace {
 
 using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::losses_of;
 using anabatic::testing::message_of;
 using anabatic::testing::plan_changes;
 using anabatic::testing::PlanChange;
+using anabatic::testing::recomputing;
 using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::trained_bytes;
 using ::testing::HasSubstr;
 
 constexpr const char* kExperts = R"("hidden_size": 64, "intermediate_size": 96)";
@@ -42,18 +44,6 @@ RunConfig int8_run(const std::filesystem::path& folder, const std::string& extra
   run.train.steps = 4;
   run.data.sequence_length = 32;
   return run;
-}
-
-std::string trained_bytes(const RunConfig& run) {
-  return checkpoint_bytes(Trainer(run).train().checkpoint);
-}
-
-std::vector<double> losses_of(const RunConfig& run) {
-  std::vector<double> losses;
-  for (const nlohmann::json& line :
-       anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl"))
-    losses.push_back(line["loss"]);
-  return losses;
 }
 
 // By what marks a call as an int8 product.
@@ -156,18 +146,9 @@ TEST(Int8Training, FitsASmallerBudgetWithEqualBits) {
   RunConfig run = int8_run(folder.path());
   run.train.micro_batch_size = 4;
   run.train.steps = 2;
-  run.compiler.trivial_planners = false;
   run.precision.keep = {{"head", "bf16"}};  // in int8 its chunk of 128 rows leaves no smaller plan
-  const auto whole = anabatic::testing::plan_of(run).budgeted;
   const std::string want = trained_bytes(run);
-  run.memory.budget = whole.memory.peak_bytes - whole.plan.training.plan.frame_bytes / 3;
-  const PlanFile file = anabatic::testing::plan_of(run).file;
-  EXPECT_FALSE(file.decisions.recompute.empty());
-  run.memory.budget = 0;
-  run.memory.plan = folder.path() / "plan.json";
-  run.train.output = folder.path() / "recomputed";
-  write_file_atomically(run.memory.plan, to_json(file));
-  EXPECT_TRUE(trained_bytes(run) == want);
+  EXPECT_TRUE(trained_bytes(recomputing(run, folder.path())) == want);
 }
 
 TEST(Int8Training, ResumesWithEqualBits) {

@@ -17,6 +17,7 @@
 #include "support/error_message.h"
 #include "support/plan_changes.h"
 #include "support/tiny_run.h"
+#include "support/trained_run.h"
 #include "train/convert/convert.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
@@ -32,8 +33,10 @@ namespace {
 using anabatic::testing::checkpoint_bytes;
 using anabatic::testing::kTinyLatent;
 using anabatic::testing::kTinySinks;
+using anabatic::testing::losses_of;
 using anabatic::testing::message_of;
 using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::trained_bytes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -49,18 +52,6 @@ RunConfig sparse_run(const std::filesystem::path& folder, const std::string& ext
   run.attention.blocks.random = 1;
   run.attention.blocks.seed = 3;
   return run;
-}
-
-std::string trained_bytes(const RunConfig& run) {
-  return checkpoint_bytes(Trainer(run).train().checkpoint);
-}
-
-std::vector<double> losses_of(const RunConfig& run) {
-  std::vector<double> losses;
-  for (const nlohmann::json& line :
-       anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl"))
-    losses.push_back(line["loss"]);
-  return losses;
 }
 
 void write_mask(const std::filesystem::path& file, std::vector<std::int64_t> shape,

@@ -13,6 +13,7 @@
 #include "io/checksums.h"
 #include "support/error_message.h"
 #include "support/tiny_run.h"
+#include "support/trained_run.h"
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/checkpoint/checkpoint_progress.h"
 #include "train/loss_scale/loss_scaler.h"
@@ -24,6 +25,7 @@ namespace {
 using anabatic::testing::checkpoint_bytes;
 using anabatic::testing::message_of;
 using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::trained_bytes;
 using ::testing::HasSubstr;
 
 constexpr double kDynamic = RunConfig::Precision::kDynamic;
@@ -102,10 +104,6 @@ RunConfig scaled_run(const std::filesystem::path& folder, double scale) {
   run.train.steps = 4;
   run.precision.loss_scale = scale;
   return run;
-}
-
-std::string trained_bytes(const RunConfig& run) {
-  return checkpoint_bytes(Trainer(run).train().checkpoint);
 }
 
 std::vector<nlohmann::json> metrics_of(const RunConfig& run) {

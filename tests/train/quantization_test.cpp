@@ -21,6 +21,7 @@
 #include "support/planned_run.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
+#include "support/trained_run.h"
 #include "tensor/grid_elements.h"
 #include "tensor/panels.h"
 #include "train/config/quantization_keys.h"
@@ -34,10 +35,12 @@ namespace anabatic::train {
 namespace {
 
 using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::losses_of;
 using anabatic::testing::message_of;
 using anabatic::testing::plan_changes;
 using anabatic::testing::PlanChange;
 using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::trained_bytes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -55,18 +58,6 @@ RunConfig quantized_run(const std::filesystem::path& folder, const std::string& 
   run.quantization.enable = true;
   run.quantization.format = format;
   return run;
-}
-
-std::string trained_bytes(const RunConfig& run) {
-  return checkpoint_bytes(Trainer(run).train().checkpoint);
-}
-
-std::vector<double> losses_of(const RunConfig& run) {
-  std::vector<double> losses;
-  for (const nlohmann::json& line :
-       anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl"))
-    losses.push_back(line["loss"]);
-  return losses;
 }
 
 // Values of the grid, by the encoder of an element.
