@@ -30,6 +30,7 @@
 #include "train/objective/run_model.h"
 #include "train/ranks/draw_parameters.h"
 #include "train/ranks/run_mesh.h"
+#include "train/replan/carried_states.h"
 #include "train/run_plan.h"
 #include "train/state_rows.h"
 #include "train/swap_tier.h"
@@ -282,6 +283,17 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   add_peers(bound->compiled.graph);
   add_saved_states(bound->compiled.graph);
   return bound;
+}
+
+std::unique_ptr<BoundProgram> ModelSession::rebind(const RunConfig& run, lower::Compiled compiled) {
+  carry_states(compiled.program.states, store_);
+  run_ = run;
+  parameters_.clear();
+  derived_.clear();
+  updated_.clear();
+  saved_states_.clear();
+  planned_arena_bytes_ = 0;
+  return bind(std::move(compiled));
 }
 
 // The lists of key blocks depend on the pattern alone: a program keeps them as long as it is bound.

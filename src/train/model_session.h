@@ -87,6 +87,10 @@ class ModelSession {
   std::unique_ptr<BoundProgram> bind(const CompileRequest& request);
   // Likewise what was compiled before (train/run_plan), for this session's device.
   std::unique_ptr<BoundProgram> bind(lower::Compiled compiled);
+  // Likewise in place of all programs bound so far, which are destroyed, for steps as `run` says
+  // them from now on. Parameters and moments keep their bits (train/replan/carried_states.h);
+  // refresh_derived() is to follow.
+  std::unique_ptr<BoundProgram> rebind(const RunConfig& run, lower::Compiled compiled);
 
   // Fills the parameters from run.model.path, or draws them when run.model.init is random. Call
   // after the first bind.

@@ -42,6 +42,7 @@
 #include "train/ranks/rank_step.h"
 #include "train/record/run_record.h"
 #include "train/record/windows_log.h"
+#include "train/replan/carried_states.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
 #include "train/swap_tier.h"
@@ -445,20 +446,50 @@ struct Trainer::Impl {
   void make_room(const MoreExpertRoom& more, std::int64_t step) {
     log_warning("[train] {}", more.text);
     lower::Compiled training = plan_with(more.capacity);
-    windows->sync();
-    windows.reset();
-    rank_step.reset();
-    program.reset();
+    unbind();
     program = session.bind(std::move(training));
     {
       StepSums sums(ranks.own(), 1);
       tell(sums, agreement_of(run, program->compiled));
     }
+    go_on_from(step);
+    (void)rank_step->begin(step, true);
+  }
+
+  // Another program for the steps from `step` on, of a run that computes them otherwise: as if the
+  // run had stopped and resumed so. Returns why there is none, and changes nothing then. For one
+  // rank, between steps.
+  std::string replan(const RunConfig& changed, std::int64_t step) {
+    ANABATIC_CHECK(run.parallel.local_ranks == 1, "[trainer] another program of several ranks");
+    RunConfig asked = changed;
+    asked.memory.plan.clear();  // it is that of the step before
+    plan::Outcome<BudgetedRun> planned = plan_as_asked(asked, session.config(), machine);
+    if (!planned) return planned.refusal().reason;
+    lower::Compiled training = std::move(planned->plan.training);
+    std::string refusal = refuse_to_carry(training.program.states, session.store());
+    if (!refusal.empty()) return refusal;
+    evaluator.reset();
+    unbind();
+    run = changed;
+    program = session.rebind(run, std::move(training));
+    if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
+    go_on_from(step);
+    return "";
+  }
+
+  void unbind() {
+    windows->sync();
+    windows.reset();
+    rank_step.reset();
+    program.reset();
+  }
+
+  // With the program that is bound now.
+  void go_on_from(std::int64_t step) {
     session.refresh_derived(step - 1);
     announce();
     rank_step.emplace(run, session, *program, loss_scaler, ranks.own());
     windows.emplace(run.train.output, step, run.train.steps, *program, rank_step->expert_counts());
-    (void)rank_step->begin(step, true);
   }
 
   // The same plan with more room. Another one where memory.budget has none for it.

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Derived states of a session: packings and bf16 copies follow their primaries.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "anabatic/error.h"
+#include "support/planned_run.h"
 #include "support/tiny_run.h"
 #include "tensor/panels.h"
 #include "train/model_session.h"
+#include "train/replan/carried_states.h"
 #include "train/state_rows.h"
 
 namespace anabatic::train {
@@ -96,6 +100,94 @@ TEST(DerivedStates, AreLeftToTheProgramThatUpdatesThem) {
   EXPECT_GT(stale, 0);
   session.refresh_stale();
   EXPECT_EQ(num_stale(session, *program, &total), stale);
+}
+
+using Bytes = std::vector<std::byte>;
+
+Bytes rows_of(const runtime::StateStore& store, Name state) {
+  Bytes bytes;
+  for_row_bytes(find_rows(store, state), [&](std::span<const std::byte> block) {
+    bytes.insert(bytes.end(), block.begin(), block.end());
+  });
+  return bytes;
+}
+
+// Parameters and moments by name.
+std::map<std::string, Bytes> saved_bytes(ModelSession& session) {
+  std::map<std::string, Bytes> result;
+  for (const SavedState& saved : session.saved_states())
+    result[std::string(text(saved.name))] = rows_of(session.store(), saved.name);
+  return result;
+}
+
+lower::Compiled planned_step(const RunConfig& run) {
+  return std::move(testing::plan_of(run).budgeted.plan.training);
+}
+
+TEST(Rebind, KeepsParametersAndMomentsInEveryPrecision) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.train.precision = "fp32";
+  ModelSession session(run, false);
+  auto program = session.bind(planned_step(run));
+  session.load_parameters();
+  float value = 0.37f;
+  for (const SavedState& saved : session.saved_states()) {
+    const StateRows rows = find_rows(session.store(), saved.name);
+    for_row_blocks(rows.state.type->num_elements(),
+                   [&](std::int64_t first, std::span<float> block) {
+                     for (float& each : block) each = value = 3.7f * value * (1 - value);
+                     write_rows(rows, first, block);
+                   });
+  }
+  const std::map<std::string, Bytes> want = saved_bytes(session);
+  for (const char* precision : {"bf16", "int8", "mixed", "bf16", "fp16", "fp32"}) {
+    SCOPED_TRACE(precision);
+    run.train.precision = precision;
+    program.reset();
+    program = session.rebind(run, planned_step(run));
+    session.refresh_derived();
+    EXPECT_EQ(saved_bytes(session), want);
+
+    // As a session that has been so from its start.
+    ModelSession other(run, false);
+    const auto others = other.bind(planned_step(run));
+    for (const auto& [name, bytes] : want)
+      write_row_bytes(find_rows(other.store(), intern(name)), 0, bytes);
+    other.refresh_derived();
+    ASSERT_EQ(session.store().names(), other.store().names());
+    int num_derived = 0;
+    for (const ir::State& state : others->compiled.graph.states) {
+      if (state.kind() != ir::StateKind::kDerived) continue;
+      const TensorView got = session.store().find(state.name);
+      const TensorView expected = other.store().find(state.name);
+      ASSERT_EQ(*got.type, *expected.type) << text(state.name);
+      ++num_derived;
+      EXPECT_EQ(
+          std::memcmp(got.data, expected.data, static_cast<std::size_t>(got.type->num_bytes())), 0)
+          << text(state.name);
+    }
+    if (run.train.precision != "fp32") {
+      EXPECT_GT(num_derived, 0);
+    }
+  }
+}
+
+TEST(Rebind, RefusesStatesOnDiskThatWouldChange) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.train.precision = "bf16";
+  run.memory.optimizer_state = run.memory.masters = "disk";
+  run.memory.swap_directory = folder.path();
+  ModelSession session(run, false);
+  const auto program = session.bind(planned_step(run));
+  const auto refusal = [&](const char* precision) {
+    run.train.precision = precision;
+    return refuse_to_carry(planned_step(run).program.states, session.store());
+  };
+  EXPECT_EQ(refusal("bf16"), "");
+  if (!run.compiler.disable_passes.empty()) GTEST_SKIP() << "no parameter is in two states";
+  EXPECT_THAT(refusal("fp32"), ::testing::HasSubstr("is on disk, in parts or in a block format"));
 }
 
 TEST(StateRows, AreReadAndWrittenInAnyRangesOfAnyLayout) {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/replan/carried_states.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/state_store.h"
+#include "train/state_rows.h"
+
+namespace anabatic::train {
+namespace {
+
+using runtime::StateSlot;
+using runtime::StateStore;
+using runtime::Tier;
+using spec::StateRole;
+
+bool is_of_parameter(StateRole role) {
+  return role == StateRole::kParameter || role == StateRole::kUpper || role == StateRole::kLower;
+}
+
+Name owner_of(Name name, const spec::StatePart& part) {
+  return part.role == StateRole::kLower ? part.owner : name;
+}
+
+Tier tier_of(const StateSlot& slot) { return slot.is_on_disk ? Tier::kDisk : Tier::kMemory; }
+
+bool is_as_held(const StateSlot& slot, const StateStore& store) {
+  return store.has(slot.name) && store.tier(slot.name) == tier_of(slot) &&
+         store.part(slot.name) == slot.part && *store.find(slot.name).type == slot.type;
+}
+
+const StateSlot* find_slot(std::span<const StateSlot> slots, Name name) {
+  const auto found = std::ranges::find(slots, name, &StateSlot::name);
+  return found == slots.end() ? nullptr : &*found;
+}
+
+const StateSlot* find_lower(std::span<const StateSlot> slots, Name parameter) {
+  const auto found = std::ranges::find_if(slots, [&](const StateSlot& slot) {
+    return slot.part.role == StateRole::kLower && slot.part.owner == parameter;
+  });
+  return found == slots.end() ? nullptr : &*found;
+}
+
+// The saved states, parameters under their own names, that do not stay as they are.
+std::vector<Name> changed_states(std::span<const StateSlot> slots, const StateStore& store) {
+  std::vector<Name> result;
+  const auto note = [&](Name name, const spec::StatePart& part) {
+    const Name owner = owner_of(name, part);
+    if (std::ranges::find(result, owner) == result.end()) result.push_back(owner);
+  };
+  for (const StateSlot& slot : slots)
+    if (spec::is_saved(slot.part.kind()) && !is_as_held(slot, store)) note(slot.name, slot.part);
+  for (const Name name : store.names())
+    if (spec::is_saved(store.part(name).kind()) && find_slot(slots, name) == nullptr)
+      note(name, store.part(name));
+  return result;
+}
+
+bool is_whole_in_memory(const StateSlot& slot) {
+  return !slot.is_on_disk && slot.part.rows.is_whole() && !slot.type.is_quantized();
+}
+
+std::string refuse(std::span<const StateSlot> slots, const StateStore& store, Name name) {
+  const StateSlot* slot = find_slot(slots, name);
+  // One that begins with zeroes.
+  if (!store.has(name) && slot != nullptr && slot->part.role != StateRole::kParameter) return "";
+  if (!store.has(name)) return fmt::format("{} would be new", text(name));
+  if (slot == nullptr) return fmt::format("{} would be lost", text(name));
+  const StateSlot* low = find_lower(slots, name);
+  if (!is_in_memory_whole(store, name) || !is_whole_in_memory(*slot) ||
+      (low != nullptr && !is_whole_in_memory(*low)) || store.find(name).type->is_quantized())
+    return fmt::format("{} is on disk, in parts or in a block format, and would change its form",
+                       text(name));
+  const StateRows rows = find_rows(store, name);
+  const bool is_parameter = is_of_parameter(slot->part.role);
+  const DType wanted = low != nullptr ? DType::kFloat32 : slot->type.dtype;
+  if (rows.state.type->shape != slot->type.shape || rows.dtype() != wanted ||
+      is_parameter != is_of_parameter(store.part(name).role))
+    return fmt::format("{} is {} of {}, and would be {} of {}", text(name), to_string(rows.dtype()),
+                       to_string(*rows.state.type), to_string(wanted), to_string(slot->type));
+  return "";
+}
+
+void carry(std::span<const StateSlot> slots, StateStore& store, Name name) {
+  if (!store.has(name)) return;
+  std::vector<std::byte> bytes;
+  {
+    const StateRows rows = find_rows(store, name);
+    bytes.resize(
+        static_cast<std::size_t>(rows.state.type->num_elements() * size_bytes(rows.dtype())));
+    read_row_bytes(rows, 0, bytes);
+  }
+  const std::span<const Name> low = low_states(store, name);
+  if (!low.empty()) store.remove(Name(low[0]));
+  store.remove(name);
+  const StateSlot& slot = *find_slot(slots, name);
+  store.add(name, slot.type, Tier::kMemory, slot.part);
+  if (const StateSlot* lower = find_lower(slots, name); lower != nullptr)
+    store.add(lower->name, lower->type, Tier::kMemory, lower->part);
+  write_row_bytes(find_rows(store, name), 0, bytes);
+}
+
+// Derived states, gradients and sums that the program has not, or in another form.
+std::vector<Name> removed_states(std::span<const StateSlot> slots, const StateStore& store) {
+  std::vector<Name> result;
+  for (const Name name : store.names()) {
+    if (spec::is_saved(store.part(name).kind())) continue;
+    const StateSlot* slot = find_slot(slots, name);
+    if (slot == nullptr || !is_as_held(*slot, store)) result.push_back(name);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string refuse_to_carry(std::span<const StateSlot> slots, const StateStore& store) {
+  for (const Name name : changed_states(slots, store))
+    if (std::string text = refuse(slots, store, name); !text.empty()) return text;
+  for (const Name name : removed_states(slots, store))
+    if (store.tier(name) != Tier::kMemory)
+      return fmt::format("{} is not in memory, and would change its form", text(name));
+  return "";
+}
+
+void carry_states(std::span<const StateSlot> slots, StateStore& store) {
+  const std::string refusal = refuse_to_carry(slots, store);
+  ANABATIC_CHECK(refusal.empty(), "[carry states] {}", refusal);
+  for (const Name name : removed_states(slots, store)) store.remove(name);
+  for (const Name name : changed_states(slots, store)) carry(slots, store, name);
+}
+
+}  // namespace anabatic::train
