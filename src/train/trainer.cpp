@@ -33,8 +33,7 @@
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
-#include "train/preference/preference_sums.h"
-#include "train/preference/reference.h"
+#include "train/preference/first_reference.h"
 #include "train/proof/leak.h"
 #include "train/ranks/agreed_machine.h"
 #include "train/ranks/follower.h"
@@ -109,9 +108,8 @@ struct Trainer::Impl {
   std::optional<io::Dataset> validation;
   std::unique_ptr<BoundProgram> program;
   std::unique_ptr<Evaluator> evaluator;
+  std::optional<FirstReference> reference;
   std::string other_weights;  // those of dpo.reference, where it is a directory
-  // Of the first step's micro-batches, in their own packing.
-  std::vector<std::vector<float>> own_reference;
   std::optional<io::Loader> loader;
   LossScaler loss_scaler = make_loss_scaler(run);
   std::optional<RankStep> rank_step;
@@ -174,7 +172,9 @@ struct Trainer::Impl {
     data_bytes = std::min(data_bytes, baseline_bytes);
     if (world != nullptr)
       mpi_bytes = std::min(world->resident_bytes(), baseline_bytes - data_bytes);
-    take_other_reference();
+    reference.emplace(run, start, dataset, validation ? &*validation : nullptr, ranks.own(),
+                      [this](const std::string& text) { say("{}", text); });
+    other_weights = reference->take_other(session.config());
     bind();
     lead();
     restore();
@@ -269,15 +269,15 @@ struct Trainer::Impl {
 
   void restore() {
     std::string weights = other_weights;
-    if (!start.checkpoint || session.config().adapter || compares_with_start()) {
+    if (!start.checkpoint || session.config().adapter || reference->is_start()) {
       const model::ImportRecord record = session.load_parameters();
       const std::string identity = base_identity(run, record);
-      if (session.config().adapter || compares_with_start()) weights += identity;
+      if (session.config().adapter || reference->is_start()) weights += identity;
       if (!weights.empty()) compare_base(weights);
-      if (compares_with_start()) {
-        Reference reference(session, *program);
-        reference.take_weights(identity);
-        take_reference(reference);
+      if (reference->is_start()) {
+        Reference of_start(session, *program);
+        of_start.take_weights(identity);
+        reference->take(of_start);
       }
       if (!start.checkpoint) return write_import_manifest(run, record);
     } else if (!weights.empty()) {
@@ -295,70 +295,6 @@ struct Trainer::Impl {
       say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to "
           "continue",
           start.step, run.train.steps);
-  }
-
-  bool has_steps() const { return !start.checkpoint || start.step < run.train.steps; }
-
-  // A run that was complete validates once more.
-  bool reads_reference() const { return has_reference(run) && (has_steps() || validation); }
-
-  // Whether the reference is the model as the run found it, without its adapter.
-  bool compares_with_start() const { return reads_reference() && run.dpo.reference == "base"; }
-
-  // Before the run's own states take memory.
-  void take_other_reference() {
-    if (!reads_reference() || run.dpo.reference == "base") return;
-    OtherModel other(run, session.config());
-    other_weights = fmt::format("reference {}, ", other.weights());
-    take_reference(other.reference());
-  }
-
-  void take_reference(Reference& reference) {
-    const auto begin = Clock::now();
-    std::int64_t num_computed = reference.attach(dataset);
-    if (validation) num_computed += reference.attach(*validation);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    if (num_computed > 0)
-      say("reference: log-probabilities of {} tokens of data in {:.1f} s, kept next to them",
-          num_computed, seconds);
-    else
-      say("reference: the log-probabilities next to the data are of the same weights and settings");
-    if (!has_steps()) return;
-    io::LoaderOptions options = loader_options(run, ranks.own());
-    options.prefetch = false;
-    io::Loader first(dataset, options);
-    for (const io::MicroBatch& batch : first.load_step(start.step).micro_batches)
-      own_reference.push_back(reference.log_probabilities(batch));
-  }
-
-  // What the first step reads of the reference is what the reference says of that step, and of a
-  // policy that is still the reference no pair has a margin.
-  void check_reference(const io::StepBatch& batch) {
-    if (own_reference.empty()) return;
-    const bool is_policy = compares_with_start() && done_step == 0 && run.lora.from.empty();
-    double largest = 0;
-    PreferenceSums sums;
-    set_loss_scales(*program, totals_of(batch));
-    for (std::size_t i = 0; i < own_reference.size(); ++i) {
-      io::MicroBatch own = batch.micro_batches[i];
-      largest = std::max(largest, require_stored(own, own_reference[i], packing_bound(run)));
-      if (!is_policy) continue;
-      own.reference = std::move(own_reference[i]);
-      program->set_batch(own);
-      program->run_alone(spec::Action::kForward);
-      sums.add(*program);
-    }
-    own_reference.clear();
-    if (!(sums.largest_margin() <= kMostMargin))
-      throw InternalError(
-          fmt::format("the model that training starts from is not the reference: a pair of the "
-                      "first step has a margin |z| of {:.3g}; expected at most {:.3g}",
-                      sums.largest_margin(), kMostMargin));
-    say("reference: stored log-probabilities differ by at most {:.2g} a token from those of the "
-        "first step{}",
-        largest,
-        is_policy ? fmt::format(", and no margin of it is above {:.2g}", sums.largest_margin())
-                  : "");
   }
 
   // The weights under an adapter, and those of a reference, are not in its checkpoints.
@@ -529,7 +465,7 @@ struct Trainer::Impl {
     const io::StepBatch& batch = of_host != nullptr ? *of_host : loader->load_step(step - 1);
     if (!std::exchange(is_checked, true)) {
       check_packing(batch);
-      check_reference(batch);
+      reference->check(*program, batch);
     }
     StepMetrics metrics;
     for (bool is_done = false; !is_done;) {
