@@ -54,11 +54,14 @@ struct Size {
 constexpr std::array<Size, 2> kSizes{{{2, 256}, {4, 512}}};
 
 // Ops that only a plan under a budget uses are measured in the same steps: recomputed values, and
-// values saved as int8. The smaller step makes second packings in its backward, the larger one
-// keeps them: neither their time nor that of an update depends on the number of tokens.
-ProfileOptions steps(std::size_t size) {
+// values saved as int8, which steps of int8 products have anyway. The smaller step makes second
+// packings in its backward, the larger one keeps them: neither their time nor that of an update
+// depends on the number of tokens.
+ProfileOptions steps(std::string_view precision, std::size_t size) {
   spec::Decisions decisions;
   decisions.pack_transposed = size > 0;
+  if (precision == "int8")
+    return {.num_warmup_steps = 1, .num_steps = 3, .decisions = std::move(decisions)};
   decisions.recompute = {"layers.0.mlp_norm", "layers.1.mlp_norm"};
   for (const char* value : {"layers.0.mlp.gate", "layers.1.experts.gate"})
     decisions.saved_as[value] = spec::SavedForm::kInt8;
@@ -74,11 +77,11 @@ constexpr double kDropout = 0.1;  // its price does not depend on the rate
 constexpr double kLeastPeak = 0.93, kMostCopy = 1.2;
 constexpr int kMostAgain = 4;
 
-// Threads, weights and probes of the peaks, of both precisions.
+// Threads, weights and probes of the peaks, of each precision.
 constexpr double kSecondsBeside = 2;
 
-constexpr std::array<std::pair<const char*, std::size_t>, 4> kRuns{
-    {{"fp32", 0}, {"fp32", 1}, {"bf16", 0}, {"bf16", 1}}};
+constexpr std::array<std::pair<const char*, std::size_t>, 6> kRuns{
+    {{"fp32", 0}, {"fp32", 1}, {"bf16", 0}, {"bf16", 1}, {"int8", 0}, {"int8", 1}}};
 
 void set(train::RunConfig& run, const char* precision, std::size_t size) {
   run.train.precision = precision;
@@ -94,7 +97,7 @@ double expected_seconds(train::RunConfig run) {
   double seconds = kSecondsBeside;
   for (const auto& [precision, size] : kRuns) {
     set(run, precision, size);
-    const ProfileOptions options = steps(size);
+    const ProfileOptions options = steps(precision, size);
     const train::RunPlan planned =
         *train::plan_run(run, config, device, plan::default_efficiency());
     seconds += static_cast<double>(options.num_warmup_steps + options.num_steps) *
@@ -145,7 +148,7 @@ std::vector<Profile> profiles_of(train::RunConfig run) {
   std::vector<Profile> profiles;
   const auto take = [&](std::size_t i) {
     set(run, kRuns[i].first, kRuns[i].second);
-    return bench::profile(run, steps(kRuns[i].second));
+    return bench::profile(run, steps(kRuns[i].first, kRuns[i].second));
   };
   for (std::size_t i = 0; i < kRuns.size(); ++i) profiles.push_back(take(i));
   const auto slower = [](const Profile& a, const Profile& b) {
@@ -189,6 +192,7 @@ std::optional<train::Calibration> measure(std::int64_t num_threads, double most_
     const auto keep_most = [](double& peak, double measured) { peak = std::max(peak, measured); };
     keep_most(result.fp32_flops_per_second, profile.fp32_flops_per_second);
     keep_most(result.bf16_flops_per_second, profile.bf16_flops_per_second);
+    keep_most(result.int8_ops_per_second, profile.int8_ops_per_second);
     keep_most(result.copy_bytes_per_second, profile.copy_bytes_per_second);
   }
   std::map<std::string, std::array<OpTimes, kSizes.size()>> times;
@@ -198,8 +202,9 @@ std::optional<train::Calibration> measure(std::int64_t num_threads, double most_
       if (!std::isfinite(seconds[call])) continue;
       const ProfileRow& row = profiles[i].calls[call];
       const std::string& key = profiles[i].call_keys[call];
-      const double peak =
-          key.ends_with(" bf16") ? result.bf16_flops_per_second : result.fp32_flops_per_second;
+      const double peak = key.ends_with(" int8")   ? result.int8_ops_per_second
+                          : key.ends_with(" bf16") ? result.bf16_flops_per_second
+                                                   : result.fp32_flops_per_second;
       OpTimes& sum = times[key][kRuns[i].second];
       sum.calls += 1;
       sum.seconds += seconds[call];

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kCalibrationFormat = 5;
+constexpr int kCalibrationFormat = 6;
 constexpr std::int64_t kMostCalibrationBytes = std::int64_t{1} << 20;
 // Beyond: not a measurement.
 constexpr double kLeastShare = 1e-4, kMostShare = 100, kMostFixedSeconds = 10,
@@ -75,6 +75,7 @@ Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& devic
     return defaults(fmt::format("{} is of another machine or format", file.string()));
   Calibration result{.fp32_flops_per_second = positive_number(json, "fp32_flops_per_second"),
                      .bf16_flops_per_second = positive_number(json, "bf16_flops_per_second"),
+                     .int8_ops_per_second = positive_number(json, "int8_ops_per_second"),
                      .copy_bytes_per_second = positive_number(json, "copy_bytes_per_second"),
                      .source = "calibrated on this machine"};
   try {
@@ -83,7 +84,8 @@ Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& devic
     return defaults(fmt::format("{} is no calibration: {}", file.string(), wrong.what()));
   }
   if (result.efficiency.share_of_roof.empty() || result.fp32_flops_per_second == 0 ||
-      result.bf16_flops_per_second == 0 || result.copy_bytes_per_second == 0)
+      result.bf16_flops_per_second == 0 || result.int8_ops_per_second == 0 ||
+      result.copy_bytes_per_second == 0)
     return defaults(fmt::format("{} is no calibration", file.string()));
   return result;
 }
@@ -101,6 +103,7 @@ void write_calibration(const fs::path& file, const Calibration& calibration,
   OrderedJson json{{"machine", machine_fingerprint(device)},
                    {"fp32_flops_per_second", calibration.fp32_flops_per_second},
                    {"bf16_flops_per_second", calibration.bf16_flops_per_second},
+                   {"int8_ops_per_second", calibration.int8_ops_per_second},
                    {"copy_bytes_per_second", calibration.copy_bytes_per_second}};
   json.update(to_json(calibration.efficiency));
   std::error_code error;
@@ -122,7 +125,7 @@ Calibration part_of(Calibration calibration, std::int64_t num_ranks) {
   if (num_ranks == 1) return calibration;
   const auto n = static_cast<double>(num_ranks);
   for (double* peak : {&calibration.fp32_flops_per_second, &calibration.bf16_flops_per_second,
-                       &calibration.copy_bytes_per_second})
+                       &calibration.int8_ops_per_second, &calibration.copy_bytes_per_second})
     *peak /= n;
   for (auto& [key, seconds] : calibration.efficiency.fixed_seconds) seconds *= n;
   calibration.source += fmt::format(", which {} ranks share", num_ranks);
@@ -130,12 +133,12 @@ Calibration part_of(Calibration calibration, std::int64_t num_ranks) {
 }
 
 spec::DeviceSpec with_peaks_of(spec::DeviceSpec device, const Calibration& calibration) {
-  if (calibration.fp32_flops_per_second > 0) {
+  if (calibration.fp32_flops_per_second > 0)
     device.fp32_flops_per_second = calibration.fp32_flops_per_second;
-    device.int8_ops_per_second = 0;  // no calibration has it: with_peaks derives it from fp32
-  }
   if (calibration.bf16_flops_per_second > 0)
     device.bf16_flops_per_second = calibration.bf16_flops_per_second;
+  if (calibration.int8_ops_per_second > 0)
+    device.int8_ops_per_second = calibration.int8_ops_per_second;
   if (calibration.copy_bytes_per_second > 0)
     device.copy_bytes_per_second = calibration.copy_bytes_per_second;
   return plan::with_peaks(std::move(device));

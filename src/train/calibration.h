@@ -16,7 +16,8 @@ namespace anabatic::train {
 struct Calibration {
   plan::OpEfficiency efficiency{};
   // Peaks at the time when the shares were measured; 0: not measured.
-  double fp32_flops_per_second = 0, bf16_flops_per_second = 0, copy_bytes_per_second = 0;
+  double fp32_flops_per_second = 0, bf16_flops_per_second = 0, int8_ops_per_second = 0,
+         copy_bytes_per_second = 0;
   std::string source;  // "calibrated on this machine", "default shares: ..." with the reason
 };
 

@@ -77,8 +77,10 @@ TEST(RunPlan, CountsNothingTwice) {
 }
 
 Calibration example() {
-  Calibration calibration{
-      .fp32_flops_per_second = 1e11, .bf16_flops_per_second = 2e11, .copy_bytes_per_second = 3e10};
+  Calibration calibration{.fp32_flops_per_second = 1e11,
+                          .bf16_flops_per_second = 2e11,
+                          .int8_ops_per_second = 4e11,
+                          .copy_bytes_per_second = 3e10};
   calibration.efficiency.share_of_roof = {{"linear fp32", 0.875},
                                           {"optimizer_step adamw fp32", 0.5}};
   calibration.efficiency.fixed_seconds = {{"linear fp32", 0.0625}};
@@ -99,6 +101,7 @@ TEST(Calibration, ComesBackFromItsFile) {
   const spec::DeviceSpec with_peaks = with_peaks_of(device, read);
   EXPECT_EQ(with_peaks.fp32_flops_per_second, 1e11);
   EXPECT_EQ(with_peaks.bf16_flops_per_second, 2e11);
+  EXPECT_EQ(with_peaks.int8_ops_per_second, 4e11);
   EXPECT_EQ(with_peaks.copy_bytes_per_second, 3e10);
 }
 
