@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Predicted against measured peaks of `anabatic train`: each model in both precisions under three budgets, with two micro-batches a step, with updates
+"""Predicted against measured peaks of `anabatic train`: each model in these precisions under three budgets, with two micro-batches a step, with updates
 in the backward, and started from the weights of a run before.
 
 A row fails where they differ by more than max(2 %, 16 MiB), or the measured one is above by more than max(1 %, 8 MiB); the exit code counts those.
-usage: peaks.py --binary build/release/anabatic --directory SCRATCH [--steps 2] [--shares 100 80 60] --models MODEL... [KEYS AND FLAGS OF `anabatic train`]
+usage: peaks.py --binary build/release/anabatic --directory SCRATCH [--steps 2] [--shares 100 80 60] [--precisions bf16 fp32] --models MODEL... [KEYS AND FLAGS OF `anabatic train`]
 """
 import argparse
 import json
@@ -19,12 +19,13 @@ MIB = 1 << 20
 
 def runs(options):
     """Names and keys, each with its share of the peak of the plan that keeps everything."""
-    for precision in ("bf16", "fp32"):
+    for precision in options.precisions:
         keys = ["--train.precision", precision]
         for share in options.shares:
             yield f"{precision}, {share} %" if share != 100 else precision, keys, share
         yield f"{precision}, two micro-batches", [*keys, "--train.gradient_accumulation_steps", "2"], 100
-        yield f"{precision}, in_backward", [*keys, "--optimizer.update", "in_backward"], 100
+        scale = ["--precision.loss_scale", "1024"] if precision in ("fp16", "mixed") else []  # a dynamic one may skip steps
+        yield f"{precision}, in_backward", [*keys, *scale, "--optimizer.update", "in_backward"], 100
 
 
 def verdict(predicted, measured):
@@ -40,6 +41,7 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--directory", required=True)
     parser.add_argument("--shares", type=int, nargs="+", default=[100, 80, 60])
+    parser.add_argument("--precisions", nargs="+", default=["bf16", "fp32"])
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--models", nargs="+", required=True, help="directories that hold a config.json")
     options, options.rest = parser.parse_known_args()
