@@ -3,6 +3,9 @@
 """Steps of one model with dropout and without, in alternating rounds.
 
     dropout.py [--models bench/yardsticks/moe_fine ...] [--rounds 5] [--batch 4] [--sequence 512] [--rate 0.1]
+               [--attention 0.1]
+
+Dropout is of what blocks add and of the embedding, and with --attention of attention's probabilities too.
 
 The ratio is to the same round's step without dropout; the median of rounds is printed.
 """
@@ -25,6 +28,7 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--rate", type=float, default=0.1)
+    parser.add_argument("--attention", type=float, default=0.0)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
@@ -35,9 +39,9 @@ def parse_arguments():
 
 def measure(options, model):
     sides, seconds = {}, {}
-    for name, rate in (("without", 0), ("with", options.rate)):
+    for name, rate, attention in (("without", 0, 0), ("with", options.rate, options.attention)):
         settings = {"model.path": model, "batch": options.batch, "sequence": options.sequence}
-        settings |= {"dropout.residual": rate, "dropout.embedding": rate}
+        settings |= {"dropout.residual": rate, "dropout.embedding": rate, "dropout.attention": attention}
         sides[name], seconds[name] = common.Anabatic(options, "step", settings), []
         sides[name].round()
     for _ in range(options.rounds):

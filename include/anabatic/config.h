@@ -239,6 +239,10 @@ struct Config {
     // and 0 with train.objective dpo.
     // Allowed: 0 to below 1, or std::nullopt for auto.
     std::optional<double> embedding{};
+    // The same of the probabilities that attention multiplies values with. auto is that of
+    // config.json (attention_dropout, attn_pdrop), and 0 with train.objective dpo.
+    // Allowed: 0 to below 1, or std::nullopt for auto.
+    std::optional<double> attention{};
   };
   Dropout dropout{};
 

@@ -7,6 +7,7 @@
 #include "base/philox.h"
 #include "bench/cases.h"
 #include "bench/graph_case.h"
+#include "spec/dropout.h"
 #include "spec/key_blocks.h"
 
 namespace anabatic::bench {
@@ -20,6 +21,7 @@ struct AttentionSizes {
   std::int64_t batch, sequence, documents, heads, kv_heads, head_dim, v_head_dim, window, sinks;
   std::int64_t blocks;  // keys of one; 0: no lists of them
   double density;
+  double dropout;  // of probabilities
   std::int64_t tokens() const { return batch * sequence; }
 };
 
@@ -92,6 +94,13 @@ GraphCase attention_case(const AttentionSizes& sizes, std::int64_t num_tokens) {
                               {"num_kv_heads", sizes.kv_heads},
                               {"scale", 1.0 / std::sqrt(static_cast<double>(sizes.head_dim))},
                               {"window", sizes.window}};
+  if (sizes.dropout > 0) {
+    const spec::DropoutDraws draws = spec::dropout_draws(0, 1, 0);
+    attributes[std::string(spec::kDropoutRate)] = sizes.dropout;
+    attributes[std::string(spec::kDropoutSite)] = std::string("attention.probabilities.dropout");
+    inputs.push_back(
+        builder.batch(spec::kDropoutDraws, {spec::kNumDropoutDraws}, {draws.begin(), draws.end()}));
+  }
   if (sizes.blocks > 0) {
     attributes[std::string(spec::kBlockSize)] = sizes.blocks;
     inputs.push_back(
@@ -123,7 +132,8 @@ std::unique_ptr<Benchmark> make_attention(const train::RunConfig& run, Settings&
                        .window = settings.integer("window", 0, 0),
                        .sinks = settings.integer("sinks", 0, 0),
                        .blocks = settings.integer("blocks", 0, 0),
-                       .density = 1};
+                       .density = 1,
+                       .dropout = settings.number("dropout", 0, 0, 1)};
   if (sizes.blocks > 0) sizes.density = settings.number("density", 0.25, 0, 1);
   if (sizes.kv_heads == 0) sizes.kv_heads = sizes.heads;
   if (sizes.v_head_dim == 0) sizes.v_head_dim = sizes.head_dim;

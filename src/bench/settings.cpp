@@ -11,12 +11,13 @@
 namespace anabatic::bench {
 namespace {
 
-constexpr std::array<SettingHelp, 28> kSettings{
+constexpr std::array<SettingHelp, 29> kSettings{
     {{"batch", "attention, step: number of sequences"},
      {"blocks", "attention: keys of a block, of which rows see some; 0: rows see all keys"},
      {"density",
       "attention: with --blocks, about what share of the pairs rows see, in a causal sequence"},
      {"documents", "attention: mean length of packed documents; 0 is one document a sequence"},
+     {"dropout", "attention: the rate of dropout of its probabilities"},
      {"experts", "moe: number of experts"},
      {"head_dim", "attention, norm: width of a head of queries and keys"},
      {"heads", "attention: number of query heads"},

@@ -30,7 +30,8 @@ void check_options(const BuildOptions& options) {
   ANABATIC_REQUIRE(options.mtp_coef == 0 || (options.with_loss && options.keeps_mtp),
                    "[model] expected with_loss and keeps_mtp for a loss of multi-token prediction");
   ANABATIC_REQUIRE(
-      options.with_loss || (options.dropout.residual == 0 && options.dropout.embedding == 0),
+      options.with_loss || (options.dropout.residual == 0 && options.dropout.embedding == 0 &&
+                            options.dropout.attention == 0),
       "[model] expected with_loss for a graph with dropout, which is of training");
 }
 

@@ -123,8 +123,6 @@ spec::Activation read_activation(ConfigReader& reader, const FamilyDefaults& def
       known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
     reader.unsupported("hidden_act", fmt::format("expected {}, got '{}'", known, name));
   }
-  if (reader.optional_number("attention_dropout", 0.0, 1.0).value_or(0.0) > 0)
-    reader.unsupported("attention_dropout", "expected 0, got dropout in training");
   return activation;
 }
 
@@ -252,6 +250,7 @@ ConfigReading read_config_as(const Family& family, const nlohmann::json& json) {
   ModelConfig& config = reading.config;
   const CommonFields fields = read_common(reader, config, family.defaults);
   if (family.defaults.rope_theta > 0) config.spec.rope = read_rope(reader, fields, family.defaults);
+  config.dropout.attention = reader.optional_number("attention_dropout", 0.0, 1.0).value_or(0.0);
   config.spec.layers.reserve(static_cast<std::size_t>(fields.num_hidden_layers));
   family.read(reader, fields, config);
   read_quantization(reader);

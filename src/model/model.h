@@ -45,10 +45,7 @@ struct ModelConfig {
   std::vector<LayerSpec> mtp_layers{};
   std::int64_t bos_token_id = -1;
   std::vector<std::int64_t> eos_token_ids{};
-  // The rates that transformers trains with. Attention's is of probabilities: it is not trained
-  // with.
-  Dropout dropout{};
-  double attention_dropout = 0;
+  Dropout dropout{};    // the rates that transformers trains with
   std::string dtype{};  // torch_dtype / dtype of the source, "" when absent
   // What a run adds to the model (model/lora); null: nothing. The rest says nothing of it.
   std::shared_ptr<const Adapter> adapter{};

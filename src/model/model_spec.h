@@ -151,6 +151,7 @@ using Spelling = std::vector<Renamed>;
 struct Dropout {
   double residual = 0;   // of what a block adds to the hidden state
   double embedding = 0;  // of the embedding's rows, positions included
+  double attention = 0;  // of the probabilities that attention multiplies values with
   double adapter = 0;    // of what A of an adapter reads, if it is a product
 };
 

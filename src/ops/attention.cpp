@@ -6,6 +6,8 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/elementwise/dropout.h"
+#include "spec/dropout.h"
 #include "spec/key_blocks.h"
 
 namespace anabatic::ops {
@@ -62,6 +64,24 @@ void check_key_blocks(const Check& check, int num_others) {
     check.fail("expected 'block_density' in (0, 1], got " + std::to_string(density));
 }
 
+bool has_draws(const spec::Attributes& attributes) {
+  return attributes.contains(spec::kDropoutRate);
+}
+
+// The draws of dropout, the input before the lists where dropout_rate is there. `num_others`
+// inputs come before them.
+void check_dropout(const Check& check, int num_others) {
+  if (!check.has(spec::kDropoutRate)) {
+    if (check.has(spec::kDropoutSite)) check.fail("expected no 'dropout_site' without a rate");
+    return;
+  }
+  check_dropout_rate(check, spec::kDropoutRate);
+  if (check.num_inputs() <= num_others)
+    check.fail("expected dropout_draws as an input with 'dropout_rate', got none");
+  check.string(spec::kDropoutSite);
+  check.size(check.i32(num_others, "dropout_draws", 1), 0, spec::kNumDropoutDraws);
+}
+
 TensorType out_type(ir::Types inputs, const spec::Attributes& attributes) {
   const std::int64_t head_size = inputs[2].dim(1) / spec::get_int(attributes, "num_kv_heads");
   return typed(inputs[0].dtype,
@@ -73,20 +93,25 @@ TensorType lse_type(ir::Types inputs, const spec::Attributes& attributes) {
                {inputs[0].shape[0], spec::get_int(attributes, "num_heads")});
 }
 
-// Input 5 of attention, where it is there: one input alone, or one and two lists.
+// Input 5 of attention, where it is there. Draws and two lists follow.
 constexpr std::size_t kSinks = 5;
 
-bool has_sinks(std::size_t num_inputs) {
-  return num_inputs == kSinks + 1 || num_inputs == kSinks + 3;
+bool has_sinks(std::size_t num_inputs, const spec::Attributes& attributes) {
+  const std::size_t others =
+      (has_draws(attributes) ? 1 : 0) + (attributes.contains(spec::kBlockSize) ? 2 : 0);
+  return num_inputs == kSinks + 1 + others;
 }
 
 std::vector<TensorType> infer_attention(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("attention", inputs, attributes,
-                    {"num_heads", "num_kv_heads", "scale", "window"},
-                    {spec::kBlockSize, spec::kBlockDensity});
+  const Check check(
+      "attention", inputs, attributes, {"num_heads", "num_kv_heads", "scale", "window"},
+      {spec::kBlockSize, spec::kBlockDensity, spec::kDropoutRate, spec::kDropoutSite});
   check_attention_inputs(check);
-  check_key_blocks(check, static_cast<int>(kSinks) + (has_sinks(inputs.size()) ? 1 : 0));
-  if (has_sinks(inputs.size()))
+  const bool with_sinks = has_sinks(inputs.size(), attributes);
+  const int num_others = static_cast<int>(kSinks) + (with_sinks ? 1 : 0);
+  check_dropout(check, num_others);
+  check_key_blocks(check, num_others + (has_draws(attributes) ? 1 : 0));
+  if (with_sinks)
     check.size(check.wide(kSinks, "sinks", 1), 0, spec::get_int(attributes, "num_heads"));
   return {out_type(inputs, attributes), lse_type(inputs, attributes)};
 }
@@ -95,9 +120,11 @@ std::vector<TensorType> infer_attention_gradient(ir::Types inputs,
                                                  const spec::Attributes& attributes) {
   const Check check("attention_gradient", inputs, attributes,
                     {"num_heads", "num_kv_heads", "scale", "window"},
-                    {"slices", "with_delta", spec::kBlockSize, spec::kBlockDensity});
+                    {"slices", "with_delta", spec::kBlockSize, spec::kBlockDensity,
+                     spec::kDropoutRate, spec::kDropoutSite});
   check_attention_inputs(check);
-  check_key_blocks(check, 8);
+  check_dropout(check, 8);
+  check_key_blocks(check, 8 + (has_draws(attributes) ? 1 : 0));
   check.slices();
   const TensorType want_out = out_type(inputs, attributes), want_lse = lse_type(inputs, attributes);
   const Operand expected_out{.name = "the output of attention", .type = &want_out},
@@ -124,7 +151,7 @@ ir::Gradients attention_gradient(ir::GraphBuilder& builder, const ir::Node& node
                                  OutputGradients of_outputs) {
   require_no_gradient(node, of_outputs, 1, "lse");
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
-  const bool with_sinks = has_sinks(node.inputs.size());
+  const bool with_sinks = has_sinks(node.inputs.size(), node.attributes);
   std::vector<ir::ValueId> inputs(node.inputs.begin(), node.inputs.begin() + kSinks);
   inputs.insert(inputs.end(), {node.outputs[0], node.outputs[1], *of_outputs[0]});
   inputs.insert(inputs.end(), node.inputs.begin() + kSinks + (with_sinks ? 1 : 0),
@@ -176,12 +203,12 @@ ir::Cost sinks_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::At
 const ir::OpSchema kAttention{
     .name = "attention",
     .min_inputs = 5,
-    .max_inputs = 8,
+    .max_inputs = 9,
     .num_outputs = 2,
     .signature =
         "(q [T,Hq*Dqk], k [S,Hkv*Dqk], v [S,Hkv*Dv], key_begin i32[T], key_end i32[T], "
-        "sinks? f32[Hq], block_offsets? i32[G,B+1], block_ids? i32[N]) -> out [T,Hq*Dv], "
-        "lse f32[T,Hq]",
+        "sinks? f32[Hq], dropout_draws? i32[3], block_offsets? i32[G,B+1], block_ids? i32[N]) -> "
+        "out [T,Hq*Dv], lse f32[T,Hq]",
     .infer = infer_attention,
     .gradient = attention_gradient,
     .cost = attention_cost};
@@ -189,11 +216,11 @@ const ir::OpSchema kAttention{
 const ir::OpSchema kAttentionGradient{
     .name = "attention_gradient",
     .min_inputs = 8,
-    .max_inputs = 10,
+    .max_inputs = 11,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(q, k, v, key_begin, key_end, out, lse, dout, block_offsets?, block_ids?) -> dq, dk, dv, "
-        "delta? f32[T,Hq]",
+        "(q, k, v, key_begin, key_end, out, lse, dout, dropout_draws?, block_offsets?, block_ids?) "
+        "-> dq, dk, dv, delta? f32[T,Hq]",
     .infer = infer_attention_gradient,
     .cost = attention_gradient_cost,
     .most_slices = [](ir::Types, const spec::Attributes& attributes) {

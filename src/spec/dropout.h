@@ -11,9 +11,15 @@
 //   word    = column % 128 / 32, its lower half for an even column
 // It is kept where they are not below rate · 2^16. So a smaller rate keeps all that a larger one
 // keeps.
+//
+// Dropout of attention's probabilities has a stream a head, the site's plus the head. A column is
+// the key's place in the document of the row.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string_view>
+
+#include "base/philox.h"
 
 namespace anabatic::spec {
 
@@ -26,6 +32,13 @@ inline constexpr std::int64_t kDropoutSteps = std::int64_t{1} << 16;
 std::int64_t dropout_threshold(double rate);
 // What kept elements are multiplied by: 1 / (1 - rate) of that multiple, as f32.
 float dropout_scale(double rate);
+
+// The 16 bits of an element of a stream, the hash of a site's name.
+std::uint32_t dropout_bits(const PhiloxKey& key, std::uint64_t stream, std::uint32_t row,
+                           std::int64_t column);
+
+// Attributes of attention with dropout, and its site.
+inline constexpr std::string_view kDropoutRate = "dropout_rate", kDropoutSite = "dropout_site";
 
 // The batch input that all dropout of a graph reads, i32[3]: both words of the key, and the place
 // of the micro-batch's first token among the tokens of the whole step, modulo 2^32.

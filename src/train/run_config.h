@@ -91,7 +91,7 @@ struct RunConfig {
   } quantization;
   // Shares of elements that training sets to 0 at random.
   struct Dropout {
-    double residual = kUsualDropout, embedding = kUsualDropout;
+    double residual = kUsualDropout, embedding = kUsualDropout, attention = kUsualDropout;
   } dropout;
   struct Attention {
     // Which blocks of keys a row attends to.

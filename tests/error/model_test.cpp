@@ -153,7 +153,6 @@ TEST(ConfigErrors, RefuseValuesThatAFamilyCannotHave) {
 TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
   const std::pair<const char*, const char*> cases[] = {
       {"llama", R"("hidden_act": "relu")"},
-      {"llama", R"("attention_dropout": 0.1)"},
       {"llama", R"("pretraining_tp": 2)"},
       {"llama", R"("partial_rotary_factor": 0.5)"},
       {"llama", R"("quantization_config": {"quant_method": "gptq"})"},

@@ -27,7 +27,7 @@ import tolerance
 STEPS, WARMUP, LENGTH, MICRO_BATCH, ACCUMULATION = 50, 5, 24, 2, 2
 PEAK, FLOOR, BETAS, EPSILON, DECAY, CLIP = 2e-3, 2e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 CHOSEN = ["llama_odd", "mixtral_plain", "qwen3_moe_odd", "gpt2_dropout"]
-DROPOUT = {"resid_pdrop": 0.2, "embd_pdrop": 0.1}
+DROPOUT = {"resid_pdrop": 0.2, "embd_pdrop": 0.1, "attn_pdrop": 0.15}
 MODELS = models.MODELS | {"gpt2_dropout": ("gpt2", models.MODELS["gpt2_plain"][1] | DROPOUT)}
 
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "spec/activation.h"
+#include "spec/dropout.h"
 #include "spec/key_blocks.h"
 #include "spec/router.h"
 #include "support/comparator.h"
@@ -244,6 +245,7 @@ struct AttentionCase {
   // Lists of key blocks: size of a block; offsets of the lists of each group of heads, and ids.
   std::int64_t block_size = 0, num_groups = 1;
   std::vector<double> block_offsets{}, block_ids{};
+  double dropout_rate = 0;
 };
 
 void check_attention(const AttentionCase& c) {
@@ -264,13 +266,20 @@ void check_attention(const AttentionCase& c) {
   const Values sinks = random({c.num_heads}, 4);
   if (c.has_sinks) forward.inputs.push_back(sinks);
   std::vector<Values> lists;
+  if (c.dropout_rate > 0) {
+    attributes[std::string(spec::kDropoutRate)] = c.dropout_rate;
+    attributes[std::string(spec::kDropoutSite)] = std::string("attention");
+    forward.attributes = attributes;
+    lists.push_back(integers({11, -12, 13}));
+    forward.inputs.push_back(lists[0]);
+  }
   if (c.block_size > 0) {
     const auto blocks = static_cast<std::int64_t>(c.block_offsets.size()) / c.num_groups;
-    lists = {{tensor_type(DType::kInt32, {c.num_groups, blocks}), c.block_offsets},
-             integers(c.block_ids)};
+    lists.push_back({tensor_type(DType::kInt32, {c.num_groups, blocks}), c.block_offsets});
+    lists.push_back(integers(c.block_ids));
     attributes[std::string(spec::kBlockSize)] = c.block_size;
     forward.attributes = attributes;
-    forward.inputs.insert(forward.inputs.end(), lists.begin(), lists.end());
+    forward.inputs.insert(forward.inputs.end(), lists.end() - 2, lists.end());
   }
   const std::vector<Values> results = run(forward);
   inputs.insert(inputs.end(), {results[0], results[1], dout});
@@ -316,6 +325,16 @@ TEST(AttentionGradient, MatchesFiniteDifferencesWithListsOfKeyBlocks) {
   by_heads.block_offsets = {0, 1, 2, 2, 3, 5, 5, 6, 6, 6, 7, 8};
   by_heads.block_ids = {0, 1, 0, 0, 1, 0, 0, 0};
   check_attention(by_heads);
+}
+
+TEST(AttentionGradient, MatchesFiniteDifferencesWithDropout) {
+  AttentionCase c{4, 2, 3, 2, 3, {0, 0, 0, 3, 3, 3}, {1, 2, 3, 4, 5, 6}, 6, true};
+  c.dropout_rate = 0.4;
+  check_attention(c);
+  c.block_size = 2;
+  c.block_offsets = {0, 1, 3, 5};
+  c.block_ids = {0, 0, 1, 0, 1};
+  check_attention(c);
 }
 
 TEST(ActivationGradient, MatchesFiniteDifferencesForEveryActivation) {

@@ -260,11 +260,18 @@ Data forward(const Draw& draw) {
     const std::int64_t kv_heads = spec::get_int(call.attributes, "num_kv_heads");
     out.shape[1] = call.inputs[2].type.dim(1) / kv_heads * heads;
     call.inputs.resize(5);
+    const auto& options = draw.operand.options;
+    const auto drops = static_cast<std::size_t>(std::find(options.begin(), options.end(), "drops") -
+                                                options.begin());
     const bool has_lists = draw.word(2) == "lists";
     const std::size_t sink = has_lists ? 6 : 2;
-    if (draw.operand.options.size() > sink)
+    if (drops > sink)
       call.inputs.push_back({tensor_type(DType::kFloat32, {heads}),
                              Data(static_cast<std::size_t>(heads), draw.number(sink))});
+    if (drops < options.size()) {
+      const double first = draw.number(drops + 1);
+      call.inputs.push_back({tensor_type(DType::kInt32, {3}), {first, first + 1, first + 2}});
+    }
     if (has_lists) {
       const std::size_t groups = draw.count(4), blocks = draw.count(5);
       DrawnLists lists(draw.seed, draw.word(3), groups, blocks);

@@ -28,6 +28,7 @@ enum class Regime { kExact, kBounded };
 //   forward(attention,o,s)                        likewise, with a sink s of every head
 //   block_offsets(kind) block_ids(kind)           lists of key blocks: all, own, some, few, ...
 //   forward(attention,o,lists,kind,G,B[,s])       with such lists, of G groups and B blocks
+//   forward(attention,...,drops,n)                with draws of dropout n, n + 1, n + 2
 OpCall make_call(const CaseFile& file, const CaseLine& line, const std::string& dtype,
                  Regime regime, std::uint64_t seed);
 

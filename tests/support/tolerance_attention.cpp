@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "spec/dropout.h"
 #include "spec/key_blocks.h"
 #include "support/tolerance.h"
 
@@ -62,6 +63,24 @@ bool is_listed(const OpCall& call, const Shape& shape, std::int64_t t, std::int6
   return std::find(begin, end, static_cast<double>((s - document) / size)) != end;
 }
 
+// What dropout multiplies a probability by.
+double kept(const OpCall& call, std::int64_t t, std::int64_t h, std::int64_t s) {
+  const double rate = spec::get_double_or(call.attributes, spec::kDropoutRate, 0);
+  if (rate == 0) return 1;
+  const std::size_t num_lists = call.attributes.contains(spec::kBlockSize) ? 2 : 0;
+  const Values& draws = call.inputs[call.inputs.size() - num_lists - 1];
+  const auto draw = [&](int i) {
+    return static_cast<std::uint32_t>(static_cast<std::int64_t>(at(draws, i)));
+  };
+  const std::int64_t bits =
+      spec::dropout_bits({draw(spec::kDropoutKeyLow), draw(spec::kDropoutKeyHigh)},
+                         stream_of(spec::get_string(call.attributes, spec::kDropoutSite)) +
+                             static_cast<std::uint64_t>(h),
+                         draw(spec::kDropoutRow) + static_cast<std::uint32_t>(t),
+                         s - static_cast<std::int64_t>(at(call.inputs[3], t)));
+  return bits >= spec::dropout_threshold(rate) ? spec::dropout_scale(rate) : 0;
+}
+
 // Calls body(row, head, key, kv head, |score|'s terms, score) for every pair.
 template <class Body>
 void for_pairs(const OpCall& call, const Shape& shape, Body&& body) {
@@ -111,7 +130,7 @@ std::vector<Bound> forward_bounds(const OpCall& call, std::span<const Values> wa
     for (std::int64_t d = 0; d < shape.value_width; ++d)
       bounds[0].errors[row * static_cast<std::size_t>(shape.value_width) +
                        static_cast<std::size_t>(d)] +=
-          error * p *
+          error * p * kept(call, t, h, s) *
           std::abs(at(call.inputs[2], (s * shape.num_kv_heads + kv) * shape.value_width + d));
   });
   for (std::size_t i = 0; i < lse_errors.size(); ++i)
@@ -148,12 +167,14 @@ std::vector<Bound> gradient_bounds(const OpCall& call, double exponential) {
     const double error =
         g(blocked_roundings(static_cast<double>(shape.key_width)) + 2) * magnitude + sums +
         operand + 4 * kU * (std::abs(score) + std::abs(at(lse, row)) + 1);
+    const double share = kept(call, t, h, s);
     double terms = 0;
     for (std::int64_t d = 0; d < shape.value_width; ++d) {
       const double o = std::abs(at(dout, row * shape.value_width + d));
-      terms += o * (std::abs(at(call.inputs[2], key * shape.value_width + d)) +
+      terms += o * (share * std::abs(at(call.inputs[2], key * shape.value_width + d)) +
                     std::abs(at(out, row * shape.value_width + d)));
-      bounds[2].errors[static_cast<std::size_t>(key * shape.value_width + d)] += error * p * o;
+      bounds[2].errors[static_cast<std::size_t>(key * shape.value_width + d)] +=
+          error * p * share * o;
     }
     const double ds = error * shape.scale * p * terms;
     for (std::int64_t d = 0; d < shape.key_width; ++d) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout in runs: where it is, that every cut, plan, resume and rank draws alike, that nothing but
 // training has it, and what is refused.
+#include "spec/dropout.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +49,7 @@ const std::string kGpt2 =
 RunConfig dropout_run(const std::filesystem::path& folder, const std::string& extra = "") {
   RunConfig run = tiny_run(folder, extra);
   run.train.steps = 4;
-  run.dropout = {.residual = 0.2, .embedding = 0.1};
+  run.dropout = {.residual = 0.2, .embedding = 0.1, .attention = 0.15};
   return run;
 }
 
@@ -55,10 +57,12 @@ RunConfig dropout_run(const std::filesystem::path& folder, const std::string& ex
 std::map<std::string, double> sites_of(const ir::Graph& graph) {
   std::map<std::string, double> sites;
   for (const ir::Node& node : graph.nodes)
-    if (node.op->name == "dropout") {
-      const double rate = spec::get_double(node.attributes, "rate");
-      const auto [site, is_new] =
-          sites.try_emplace(spec::get_string(node.attributes, "site"), rate);
+    if (node.op->name == "dropout" || node.attributes.contains(spec::kDropoutRate)) {
+      const bool is_attention = node.op->name != "dropout";
+      const double rate =
+          spec::get_double(node.attributes, is_attention ? spec::kDropoutRate : "rate");
+      const auto [site, is_new] = sites.try_emplace(
+          spec::get_string(node.attributes, is_attention ? spec::kDropoutSite : "site"), rate);
       EXPECT_EQ(site->second, rate);
     }
   return sites;
@@ -67,21 +71,28 @@ std::map<std::string, double> sites_of(const RunConfig& run) {
   return sites_of(anabatic::testing::plan_of(run).budgeted.plan.training.graph);
 }
 
+constexpr const char* kOfProbabilities[] = {"layers.0.attention.probabilities.dropout",
+                                            "layers.1.attention.probabilities.dropout"};
+
 TEST(DropoutTraining, StandsAheadOfEachResidualSumAndBehindTheEmbedding) {
   const TemporaryDirectory folder, other;
   const std::map<std::string, double> of_experts = sites_of(dropout_run(folder.path()));
   EXPECT_EQ(of_experts, (std::map<std::string, double>{{"embedding.dropout", 0.1},
                                                        {"layers.0.attention.dropout", 0.2},
+                                                       {kOfProbabilities[0], 0.15},
                                                        {"layers.0.experts.dropout", 0.2},
                                                        {"layers.1.attention.dropout", 0.2},
+                                                       {kOfProbabilities[1], 0.15},
                                                        {"layers.1.experts.dropout", 0.2}}));
   RunConfig gpt2 = tiny_run(other.path(), kGpt2 + R"(, "embd_pdrop": 0.25)");
   EXPECT_EQ(sites_of(gpt2), (std::map<std::string, double>{{"embedding.dropout", 0.25},
                                                            {"layers.0.attention.dropout", 0.1},
+                                                           {kOfProbabilities[0], 0.1},
+                                                           {kOfProbabilities[1], 0.1},
                                                            {"layers.0.mlp.dropout", 0.1},
                                                            {"layers.1.attention.dropout", 0.1},
                                                            {"layers.1.mlp.dropout", 0.1}}));
-  gpt2.dropout.residual = 0;
+  gpt2.dropout.residual = gpt2.dropout.attention = 0;
   EXPECT_EQ(sites_of(gpt2), (std::map<std::string, double>{{"embedding.dropout", 0.25}}));
   gpt2.dropout.embedding = 0;
   EXPECT_EQ(sites_of(gpt2), (std::map<std::string, double>{}));
@@ -102,7 +113,7 @@ TEST(DropoutTraining, LosesNoFusion) {
       RunConfig run = dropout_run(folder.path(), extra);
       run.train.precision = precision;
       const std::map<std::string, int> ops = other_ops_of(run);
-      run.dropout = {.residual = 0, .embedding = 0};
+      run.dropout = {.residual = 0, .embedding = 0, .attention = 0};
       EXPECT_EQ(other_ops_of(run), ops) << extra << ", " << precision;
     }
 }
@@ -111,11 +122,9 @@ TEST(DropoutTraining, SaysAtItsStartWhatItDrops) {
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path(), kGpt2 + R"(, "embd_pdrop": 0)");
   EXPECT_EQ(dropout_to_string(run, load_run_model(run)),
-            "dropout.residual 0.1 (config.json), none of attention's "
-            "probabilities, for which config.json has 0.1");
-  run.dropout = {.residual = 0, .embedding = 0.5};
-  EXPECT_THAT(dropout_to_string(run, load_run_model(run)),
-              HasSubstr("dropout.embedding 0.5, none"));
+            "dropout.residual 0.1 (config.json), dropout.attention 0.1 (config.json)");
+  run.dropout = {.residual = 0, .embedding = 0.5, .attention = 0};
+  EXPECT_EQ(dropout_to_string(run, load_run_model(run)), "dropout.embedding 0.5");
   const TemporaryDirectory other;
   run = tiny_run(other.path());
   EXPECT_EQ(dropout_to_string(run, load_run_model(run)), "");
@@ -134,7 +143,7 @@ TEST(DropoutTraining, HasEqualBitsHoweverItIsPlanned) {
     EXPECT_TRUE(trained_bytes(run) == want) << change.name;
   }
   base.train.output = folder.path() / "without";
-  base.dropout = {.residual = 0, .embedding = 0};
+  base.dropout = {.residual = 0, .embedding = 0, .attention = 0};
   EXPECT_FALSE(trained_bytes(base) == want);
 }
 
@@ -192,7 +201,8 @@ TEST(DropoutOfAdapters, IsRecomputedWithItsBits) {
   EXPECT_TRUE(trained_bytes(run) == want);
 }
 
-// The step keeps no mask, and at most one more gradient [T, hidden] at its peak.
+// The step keeps no mask, and at most one more gradient [T, hidden] at its peak. Attention has bits
+// of a block of rows and keys for each thread.
 TEST(DropoutTraining, TakesNoMemoryForMasks) {
   if (!anabatic::testing::has_optional_passes())
     GTEST_SKIP() << "trivial planners give every value bytes of its own";
@@ -203,10 +213,10 @@ TEST(DropoutTraining, TakesNoMemoryForMasks) {
     return anabatic::testing::plan_of(run).budgeted.plan.training.plan.frame_bytes;
   };
   const std::int64_t with_dropout = frame();
-  run.dropout = {.residual = 0, .embedding = 0};
+  run.dropout = {.residual = 0, .embedding = 0, .attention = 0};
   const std::int64_t rows = run.train.micro_batch_size * run.data.sequence_length;
-  constexpr std::int64_t kHidden = 16, kElement = 2;
-  EXPECT_LE(with_dropout, frame() + rows * kHidden * kElement + 128);
+  constexpr std::int64_t kHidden = 16, kElement = 2, kBits = 5 << 10;
+  EXPECT_LE(with_dropout, frame() + rows * kHidden * kElement + 128 + run.device.threads * kBits);
 }
 
 TEST(DropoutTraining, ResumesWithEqualBits) {
@@ -226,8 +236,8 @@ TEST(DropoutTraining, DrawsAlikeForEveryCutIntoMicroBatches) {
   RunConfig run = dropout_run(folder.path(), kGpt2);  // experts would balance each micro-batch
   run.train.precision = "fp32";
   std::vector<double> want;
-  const auto largest_difference = [&] {
-    const std::vector<double> got = losses_of(run);
+  const auto largest_difference = [&](const RunConfig& of) {
+    const std::vector<double> got = losses_of(of);
     double largest = 0;
     for (std::size_t i = 0; i < got.size(); ++i)
       largest = std::max(largest, std::abs(got[i] - want.at(i)) /
@@ -240,12 +250,17 @@ TEST(DropoutTraining, DrawsAlikeForEveryCutIntoMicroBatches) {
     run.train.output = folder.path() / std::to_string(size);
     Trainer(run).train();
     if (want.empty()) want = losses_of(run);
-    EXPECT_LE(largest_difference(), 1) << size;
+    EXPECT_LE(largest_difference(run), 1) << size;
   }
-  run.dropout.residual += 0.01;
-  run.train.output = folder.path() / "other";
-  Trainer(run).train();
-  EXPECT_GT(largest_difference(), 1);
+  for (double RunConfig::Dropout::*rate :
+       {&RunConfig::Dropout::residual, &RunConfig::Dropout::attention}) {
+    RunConfig other = run;
+    other.dropout.*rate += 0.01;
+    other.train.output = folder.path() / "other";
+    std::filesystem::remove_all(other.train.output);
+    Trainer(other).train();
+    EXPECT_GT(largest_difference(other), 1);
+  }
 }
 
 TEST(DropoutTraining, DrawsAlikeOnRanks) {
@@ -283,7 +298,7 @@ TEST(DropoutTraining, DropsNothingInValidation) {
   evaluation.model.path = result.checkpoint;
   evaluation.model.init = "pretrained";
   const double with_rates = evaluate(evaluation).loss;
-  evaluation.dropout = {.residual = 0, .embedding = 0};
+  evaluation.dropout = {.residual = 0, .embedding = 0, .attention = 0};
   EXPECT_EQ(evaluate(evaluation).loss, with_rates);
   EXPECT_EQ(with_rates, result.after->loss);
 }
@@ -293,7 +308,7 @@ TEST(DropoutTraining, HasNoneForPairs) {
   RunConfig run = tiny_run(folder.path(), kGpt2);
   run.train.objective = "dpo";
   const model::Dropout rates = dropout_of(run, model::load_config(run.model.path));
-  EXPECT_EQ(rates.residual + rates.embedding + rates.adapter, 0);
+  EXPECT_EQ(rates.residual + rates.embedding + rates.attention + rates.adapter, 0);
   EXPECT_EQ(dropout_to_string(run, model::load_config(run.model.path)), "");
   run.dropout.residual = 0.1;
   run.lora.targets = {"attention"};
@@ -307,7 +322,7 @@ TEST(DropoutTraining, HasNoneForPairs) {
 TEST(DropoutOfAdapters, IsSharedByProductsOfTheSameRowsAndKeptInFiles) {
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path(), kGpt2);
-  run.dropout = {.residual = 0, .embedding = 0};
+  run.dropout = {.residual = 0, .embedding = 0, .attention = 0};
   run.train.steps = 2;
   run.lora.targets = {"attention", "mlp", "head"};
   run.lora.dropout = 0.125;

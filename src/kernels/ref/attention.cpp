@@ -5,6 +5,7 @@
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
+#include "spec/dropout.h"
 #include "spec/key_blocks.h"
 
 namespace anabatic::kernels::ref {
@@ -16,6 +17,11 @@ struct Heads {
   const TensorView &q, &k, &v, &key_begin, &key_end;
   std::int64_t block_size;  // 0: no lists
   const TensorView *block_offsets = nullptr, *block_ids = nullptr;
+  // Dropout of its probabilities. `draws` is null without.
+  const TensorView* draws = nullptr;
+  std::uint64_t stream = 0;
+  std::int64_t threshold = 0;
+  double kept_scale = 1;
 
   explicit Heads(const Arguments& args)
       : num_heads(spec::get_int(*args.attributes, "num_heads")),
@@ -30,6 +36,13 @@ struct Heads {
         key_begin(args.inputs[3]),
         key_end(args.inputs[4]),
         block_size(spec::get_int_or(*args.attributes, spec::kBlockSize, 0)) {
+    if (const double rate = spec::get_double_or(*args.attributes, spec::kDropoutRate, 0);
+        rate > 0) {
+      draws = &args.inputs[args.inputs.size() - (block_size > 0 ? 3 : 1)];
+      stream = stream_of(spec::get_string(*args.attributes, spec::kDropoutSite));
+      threshold = spec::dropout_threshold(rate);
+      kept_scale = spec::dropout_scale(rate);
+    }
     if (block_size == 0) return;
     block_offsets = &args.inputs[args.inputs.size() - 2];
     block_ids = &args.inputs[args.inputs.size() - 1];
@@ -74,6 +87,17 @@ struct Heads {
     return false;
   }
 
+  // What dropout multiplies a probability by.
+  double kept(std::int64_t t, std::int64_t s, std::int64_t h) const {
+    if (draws == nullptr) return 1;
+    const auto draw = [&](int i) { return static_cast<std::uint32_t>(load_index(*draws, i)); };
+    const std::int64_t bits = spec::dropout_bits(
+        {draw(spec::kDropoutKeyLow), draw(spec::kDropoutKeyHigh)},
+        stream + static_cast<std::uint64_t>(h),
+        draw(spec::kDropoutRow) + static_cast<std::uint32_t>(t), s - load_index(key_begin, t));
+    return bits >= threshold ? kept_scale : 0;
+  }
+
   double score(std::int64_t t, std::int64_t s, std::int64_t h) const {
     double sum = 0;
     for (std::int64_t d = 0; d < key_width; ++d)
@@ -91,8 +115,8 @@ std::int64_t attention_workspace_bytes(const spec::Problem& problem) {
 
 void attention(const Arguments& args) {
   const Heads heads(args);
-  const std::size_t num_lists = heads.block_size == 0 ? 0 : 2;
-  const TensorView* sinks = args.inputs.size() - num_lists > 5 ? &args.inputs[5] : nullptr;
+  const std::size_t num_others = (heads.block_size == 0 ? 0 : 2) + (heads.draws == nullptr ? 0 : 1);
+  const TensorView* sinks = args.inputs.size() - num_others > 5 ? &args.inputs[5] : nullptr;
   double* scores = reinterpret_cast<double*>(args.workspace);
   for (std::int64_t t = 0; t < rows(heads.q); ++t)
     for (std::int64_t h = 0; h < heads.num_heads; ++h) {
@@ -117,7 +141,8 @@ void attention(const Arguments& args) {
         double value = 0;
         for (std::int64_t s = begin; s < end; ++s)
           if (heads.sees(t, s, h))
-            value += std::exp(scores[s] - lse) * load(heads.v, heads.value(s, h) + d);
+            value += heads.kept(t, s, h) * std::exp(scores[s] - lse) *
+                     load(heads.v, heads.value(s, h) + d);
         store(args.outputs[0], heads.out(t, h) + d, value);
       }
     }
@@ -132,6 +157,7 @@ std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem) {
 
 // p = exp(score − lse), dp = dout·v, ds = p · (dp − dout·out); dv += p·dout, dq += scale·ds·k,
 // dk += scale·ds·q (Dao et al., FlashAttention, appendix B.4). A sink changes out and lse alone.
+// Dropout multiplies p in dv, and dp, by what it keeps.
 void attention_gradient(const Arguments& args) {
   const Heads heads(args);
   const TensorView &out = args.inputs[5], &lse = args.inputs[6], &dout = args.inputs[7];
@@ -149,12 +175,13 @@ void attention_gradient(const Arguments& args) {
       for (std::int64_t s = heads.begin(t); s < heads.end(t); ++s) {
         if (!heads.sees(t, s, h)) continue;
         const double p = std::exp(heads.score(t, s, h) - load(lse, t * heads.num_heads + h));
+        const double kept = heads.kept(t, s, h);
         double dp = 0;
         for (std::int64_t d = 0; d < heads.value_width; ++d) {
           dp += load(dout, heads.out(t, h) + d) * load(heads.v, heads.value(s, h) + d);
-          dv[heads.value(s, h) + d] += p * load(dout, heads.out(t, h) + d);
+          dv[heads.value(s, h) + d] += kept * p * load(dout, heads.out(t, h) + d);
         }
-        const double ds = heads.scale * p * (dp - inner);
+        const double ds = heads.scale * p * (kept * dp - inner);
         for (std::int64_t d = 0; d < heads.key_width; ++d) {
           dq[d] += ds * load(heads.k, heads.key(s, h) + d);
           dk[heads.key(s, h) + d] += ds * load(heads.q, heads.query(t, h) + d);

@@ -85,17 +85,10 @@ void dropout(const Arguments& args) {
                factor = spec::dropout_scale(rate);
   for (std::int64_t t = 0; t < rows(x); ++t)
     for (std::int64_t column = 0; column < columns(x); ++column) {
-      const std::int64_t group = column / spec::kDropoutColumns * spec::kDropoutCalls +
-                                 column % (2 * spec::kDropoutCalls) / 2,
-                         word = column % spec::kDropoutColumns / (2 * spec::kDropoutCalls);
-      const PhiloxCounter words =
-          philox({draw(spec::kDropoutRow) + static_cast<std::uint32_t>(t),
-                  static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(stream),
-                  static_cast<std::uint32_t>(stream >> 32)},
-                 key);
-      const std::int64_t bits =
-          words[static_cast<std::size_t>(word)] >> (column % 2 * 16) & 0xFFFFu;
-      const std::int64_t i = t * columns(x) + column;
+      const std::int64_t i = t * columns(x) + column,
+                         bits = spec::dropout_bits(
+                             key, stream, draw(spec::kDropoutRow) + static_cast<std::uint32_t>(t),
+                             column);
       store(args.outputs[0], i, bits >= spec::dropout_threshold(rate) ? load(x, i) * factor : 0.0);
     }
 }

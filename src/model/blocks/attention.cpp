@@ -4,8 +4,20 @@
 #include <cmath>
 
 #include "model/blocks/blocks.h"
+#include "model/blocks/dropout.h"
+#include "spec/dropout.h"
 
 namespace anabatic::model {
+
+void add_attention_dropout(ModelBuilder& b, std::vector<ir::ValueId>& operands,
+                           spec::Attributes& attributes) {
+  const double rate = b.dropout_rates().attention;
+  if (rate == 0) return;
+  operands.push_back(dropout_draws(b.graph()));
+  attributes[std::string(spec::kDropoutRate)] = rate;
+  attributes[std::string(spec::kDropoutSite)] =
+      state_name(b.layer(), "attention.probabilities.dropout");
+}
 
 void add_key_blocks(const LayerInputs& inputs, std::int64_t window,
                     std::vector<ir::ValueId>& operands, spec::Attributes& attributes) {
@@ -102,6 +114,7 @@ ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
                                         {"num_kv_heads", spec.num_kv_heads},
                                         {"scale", scale},
                                         {"window", spec.window}};
+  add_attention_dropout(b, operands, attributes);
   add_key_blocks(inputs, spec.window, operands, attributes);
   const auto [mixed] = b.ops<1>("attention", std::move(operands), std::move(attributes));
   return b.linear(mixed, {.name = "attention.o",

@@ -42,6 +42,11 @@ ir::ValueId add_attention(ModelBuilder& builder, const Gqa& spec, ir::ValueId x,
 ir::ValueId add_attention(ModelBuilder& builder, const Mla& spec, ir::ValueId x,
                           const LayerInputs& inputs);
 
+// Adds dropout of attention's probabilities, where there is any, to its operands and attributes.
+// The lists of key blocks follow.
+void add_attention_dropout(ModelBuilder& builder, std::vector<ir::ValueId>& operands,
+                           spec::Attributes& attributes);
+
 // Adds the lists of key blocks, where there are any, to the operands and attributes of attention.
 void add_key_blocks(const LayerInputs& inputs, std::int64_t window,
                     std::vector<ir::ValueId>& operands, spec::Attributes& attributes);

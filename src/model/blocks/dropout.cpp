@@ -4,21 +4,18 @@
 #include "spec/dropout.h"
 
 namespace anabatic::model {
-namespace {
 
-ir::ValueId dropout_draws_of(ir::GraphBuilder& builder) {
+ir::ValueId dropout_draws(ir::GraphBuilder& builder) {
   for (const ir::ValueId input : builder.graph().batch)
     if (text(builder.graph().value(input).name) == spec::kDropoutDraws) return input;
   return builder.batch_input(spec::kDropoutDraws,
                              tensor_type(DType::kInt32, {spec::kNumDropoutDraws}));
 }
 
-}  // namespace
-
 ir::ValueId add_dropout(ir::GraphBuilder& builder, ir::ValueId x, double rate,
                         const std::string& site, std::string_view name) {
   if (rate == 0) return x;
-  return builder.add1("dropout", {x, dropout_draws_of(builder)}, {{"rate", rate}, {"site", site}},
+  return builder.add1("dropout", {x, dropout_draws(builder)}, {{"rate", rate}, {"site", site}},
                       name);
 }
 

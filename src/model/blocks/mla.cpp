@@ -81,6 +81,7 @@ ir::ValueId add_attention(ModelBuilder& b, const Mla& spec, ir::ValueId x,
                                         {"num_kv_heads", heads},
                                         {"scale", spec.scale},
                                         {"window", std::int64_t{0}}};
+  add_attention_dropout(b, operands, attributes);
   add_key_blocks(inputs, 0, operands, attributes);
   const auto [mixed] = b.ops<1>("attention", std::move(operands), std::move(attributes));
   return b.linear(mixed, {.name = "attention.o",

@@ -41,7 +41,7 @@ void read_dropout(ConfigReader& reader, ModelConfig& config) {
   const auto rate = [&](const char* key) { return reader.number(key, 0.1, 0.0, 1.0); };
   config.dropout.residual = rate("resid_pdrop");
   config.dropout.embedding = rate("embd_pdrop");
-  config.attention_dropout = rate("attn_pdrop");
+  config.dropout.attention = rate("attn_pdrop");
 }
 
 void refuse_other_heads(ConfigReader& reader, const CommonFields& fields) {

@@ -8,17 +8,22 @@
 #include "spec/dropout.h"
 
 namespace anabatic::ops {
+
+void check_dropout_rate(const Check& check, std::string_view name) {
+  const double rate = check.fraction(name);
+  const std::int64_t steps = spec::dropout_threshold(rate);
+  if (steps < 1 || steps >= spec::kDropoutSteps)
+    check.fail(fmt::format("expected '{}' of {} to {}, got {}", name, 1.0 / spec::kDropoutSteps,
+                           1 - 1.0 / spec::kDropoutSteps, rate));
+}
+
 namespace {
 
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("dropout", inputs, attributes, {"rate", "site"});
   const Operand x = check.floating(0, "x", 2), draws = check.i32(1, "draws", 1);
   check.size(draws, 0, spec::kNumDropoutDraws);
-  const double rate = check.fraction("rate");
-  const std::int64_t steps = spec::dropout_threshold(rate);
-  if (steps < 1 || steps >= spec::kDropoutSteps)
-    check.fail(fmt::format("expected 'rate' of {} to {}, got {}", 1.0 / spec::kDropoutSteps,
-                           1 - 1.0 / spec::kDropoutSteps, rate));
+  check_dropout_rate(check, "rate");
   check.string("site");
   return {*x.type};
 }

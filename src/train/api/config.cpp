@@ -79,6 +79,7 @@ void add(Settings& all, const Config::Quantization& quantization) {
 void add(Settings& all, const Config::Dropout& dropout) {
   all["dropout.residual"] = values(dropout.residual, "auto");
   all["dropout.embedding"] = values(dropout.embedding, "auto");
+  all["dropout.attention"] = values(dropout.attention, "auto");
 }
 
 void add(Settings& all, const Config::Attention& attention) {

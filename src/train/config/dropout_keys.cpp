@@ -40,6 +40,12 @@ void add_dropout_keys(std::vector<ConfigKey>& keys) {
                       "The same of the embedding of tokens and positions. auto is that of "
                       "config.json (embd_pdrop), and 0 with train.objective dpo.",
                       AT(dropout.embedding)));
+  keys.push_back(
+      rate("dropout.attention",
+           "The same of the probabilities that attention multiplies values with. auto is "
+           "that of config.json (attention_dropout, attn_pdrop), and 0 with "
+           "train.objective dpo.",
+           AT(dropout.attention)));
 }
 
 ConfigKey adapter_dropout_key() {
@@ -60,6 +66,7 @@ void add_dropout_problems(const RunConfig& config, std::vector<std::string>& pro
   };
   expect_none("dropout.residual", config.dropout.residual);
   expect_none("dropout.embedding", config.dropout.embedding);
+  expect_none("dropout.attention", config.dropout.attention);
   expect_none("lora.dropout", config.lora.dropout);
 }
 

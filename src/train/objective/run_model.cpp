@@ -125,6 +125,8 @@ model::Dropout dropout_of(const RunConfig& run, const model::ModelConfig& config
                               "resid_pdrop"),
           .embedding = rate_of(run.dropout.embedding, config.dropout.embedding, "dropout.embedding",
                                "embd_pdrop"),
+          .attention = rate_of(run.dropout.attention, config.dropout.attention, "dropout.attention",
+                               config.model_type == "gpt2" ? "attn_pdrop" : "attention_dropout"),
           .adapter = trains_adapter(run) && config.adapter ? config.adapter->dropout : 0};
 }
 
@@ -139,10 +141,8 @@ std::string dropout_to_string(const RunConfig& run, const model::ModelConfig& co
   };
   add("dropout.residual", rates.residual, run.dropout.residual, " (config.json)");
   add("dropout.embedding", rates.embedding, run.dropout.embedding, " (config.json)");
+  add("dropout.attention", rates.attention, run.dropout.attention, " (config.json)");
   add("lora.dropout", rates.adapter, run.lora.dropout, " (lora.from)");
-  if (config.attention_dropout > 0)
-    parts.push_back(fmt::format("none of attention's probabilities, for which config.json has {}",
-                                config.attention_dropout));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -315,7 +315,7 @@ TEST(Config, GivesGpt2TheRatesOfItsDropout) {
                                              "embd_pdrop": 0.25})");
   EXPECT_EQ(config.dropout.residual, 0);
   EXPECT_EQ(config.dropout.embedding, 0.25);
-  EXPECT_EQ(config.attention_dropout, 0.1) << "as in transformers, where the file has none";
+  EXPECT_EQ(config.dropout.attention, 0.1) << "as in transformers, where the file has none";
 }
 
 TEST(Config, GivesErnieItsBiases) {

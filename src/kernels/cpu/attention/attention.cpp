@@ -29,8 +29,11 @@ struct Forward {
   KeyRanges ranges;
   KeyLists lists;
   std::span<const RowBlock> row_blocks;
+  std::optional<KeptKeys> kept;
 
-  bool has_sinks() const { return args.inputs.size() - (lists.are_there() ? 2 : 0) > 5; }
+  bool has_sinks() const {
+    return args.inputs.size() - (lists.are_there() ? 2 : 0) - (shape.drops() ? 1 : 0) > 5;
+  }
   // The last rows of a document see the most keys: they go first.
   std::int64_t tasks_per_block() const { return shape.num_heads / shape.heads_per_task(); }
   const RowBlock& rows_of(std::int64_t task) const {
@@ -78,7 +81,8 @@ struct Forward {
   void block(const RowBlock& rows, std::int64_t head, std::int64_t ahead, const Buffers& b) const {
     const std::int64_t heads = shape.heads_per_task(), tiles = ceil_div(rows.count, kRows),
                        padded_rows = tiles * kRows;
-    const ForwardBlock block{shape, b, tiles, tiles * heads};
+    const ForwardBlock block{
+        shape, b, tiles, tiles * heads, {kept ? &*kept : nullptr, rows.first, head}};
     const std::int64_t origin = ranges.key_begin[rows.first], end = rows.end - origin;
     const HeadRows<const T> k = keys<T>(head), v = values<T>(head);
     std::int64_t key = first_tile(rows, head);
@@ -157,7 +161,7 @@ struct Forward {
     const float lse_of_none = sink != nullptr ? *sink : -kInfinity;
     for (int i = 0; i < count; ++i) {
       const bool is_empty = block.buffers.begins[first + i] >= block.buffers.ends[first + i];
-      block.write_row(row + i, is_empty ? 0.0f : factors[i], out, t + i);
+      block.write_row(row + i, is_empty ? 0.0f : factors[i] * shape.kept_scale, out, t + i);
       lse[i * shape.num_heads] = is_empty ? lse_of_none : results[i];
     }
   }
@@ -184,7 +188,8 @@ void attention(const Arguments& args) {
       cut_rows(ranges, shape.num_rows, shape.rows_per_task(kBlocking), space.row_blocks);
   KeyLists lists = checked_key_lists(args, shape, ranges);
   if (lists.are_there()) lists.runs = cut_runs(lists, row_blocks, space.runs);
-  const Forward forward{args, shape, ranges, lists, row_blocks};
+  const std::size_t draws = args.inputs.size() - (lists.are_there() ? 3 : 1);
+  const Forward forward{args, shape, ranges, lists, row_blocks, kept_keys(args, shape, draws)};
   Buffers(shape, measure);
   std::byte* of_threads = pieces.take<std::byte>(0);
   with_operand_type(args.inputs[0].type->dtype, [&]<class T>(T*) {

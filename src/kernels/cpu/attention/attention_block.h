@@ -3,6 +3,7 @@
 #pragma once
 #include <limits>
 
+#include "kernels/cpu/attention/attention_dropout.h"
 #include "kernels/cpu/attention/attention_tiles.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
@@ -33,6 +34,7 @@ struct ForwardBlock {
   const AttentionShape& shape;
   const Buffers& buffers;
   std::int64_t tiles_per_head, num_tiles;  // of rows
+  KeptRows kept_rows;
   std::int64_t num_rows() const { return num_tiles * kRows; }
   std::int64_t key_width() const { return padded(shape.key_width); }
   std::int64_t value_width() const { return padded(shape.value_width); }
@@ -199,12 +201,24 @@ struct ForwardBlock {
     return panel + kPanel <= range(tile).full_end;
   }
 
+  // Takes the probabilities that dropout drops from a register tile's scores; totals keep them.
+  __attribute__((noinline)) void drop(std::int64_t tile, std::int64_t j) const {
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      const auto kept =
+          static_cast<std::uint32_t>(buffers.kept.of((tile * kRows + i) % kStripRows, j));
+      float* at = scores(tile) + i * kScoreStride + j;
+      for (int v = 0; v < kVectors; ++v, at += kLanes)
+        store(at, lanes_of(kept, v) ? load(at) : Floats{});
+    }
+  }
+
   // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
   void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
                   std::int64_t count) const {
     constexpr std::int64_t kTiles = kStripRows / kRows;
     if (is_unseen(first, last)) return;
     std::fill(buffers.tile_totals, buffers.tile_totals + kStripRows * kLanes, 0.0f);
+    if (buffers.kept.are_there()) fill_kept(*this, first, last, key, count);
     const auto first_panel = [&](const TileRange& sees) {
       return std::max(sees.begin / kPanel * kPanel - key, std::int64_t{0});
     };
@@ -220,6 +234,7 @@ struct ForwardBlock {
           fold_full(tile, j - first_panel(range(tile)), scores(tile) + j);
         else
           fold_masked(tile, j, panel, j - first_panel(range(tile)), scores(tile) + j);
+        if (buffers.kept.are_there()) drop(tile, j);
         folded[tile - first] |= std::uint32_t{1} << j / kPanel;
       }
     }

@@ -17,7 +17,8 @@ AttentionBuffers::AttentionBuffers(const AttentionShape& shape, Pieces& pieces)
       begins(pieces.take<std::int32_t>(kBlocking.rows)),
       ends(pieces.take<std::int32_t>(kBlocking.rows)),
       tiles(pieces.take<TileRange>(kBlocking.rows / kTileRows)),
-      masks(shape, kBlocking.rows, kBlocking.keys, pieces) {}
+      masks(shape, kBlocking.rows, kBlocking.keys, pieces),
+      kept(shape, kStripRows, kBlocking.keys, pieces) {}
 
 AttentionGradientBuffers::AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces)
     : keys(pieces.take(kBlocking.gradient_keys * shape.padded_key_width())),
@@ -35,7 +36,8 @@ AttentionGradientBuffers::AttentionGradientBuffers(const AttentionShape& shape, 
       begins(pieces.take<std::int32_t>(kBlocking.gradient_rows)),
       ends(pieces.take<std::int32_t>(kBlocking.gradient_rows)),
       tiles(pieces.take<TileRange>(kBlocking.gradient_rows / kTileRows)),
-      masks(shape, kBlocking.gradient_rows, kBlocking.gradient_keys, pieces) {}
+      masks(shape, kBlocking.gradient_rows, kBlocking.gradient_keys, pieces),
+      kept(shape, kBlocking.gradient_rows, kBlocking.gradient_keys, pieces) {}
 
 AttentionPairBuffers::AttentionPairBuffers(const AttentionShape& shape, Pieces& pieces)
     : queries(pieces.take<Word>(kBlocking.rows * shape.padded_key_width() / 2)),
@@ -50,7 +52,8 @@ AttentionPairBuffers::AttentionPairBuffers(const AttentionShape& shape, Pieces& 
       begins(pieces.take<std::int32_t>(kBlocking.rows)),
       ends(pieces.take<std::int32_t>(kBlocking.rows)),
       tiles(pieces.take<TileRange>(kBlocking.rows / kTileRows)),
-      masks(shape, kBlocking.rows, kBlocking.keys, pieces) {}
+      masks(shape, kBlocking.rows, kBlocking.keys, pieces),
+      kept(shape, kStripRows, kBlocking.keys, pieces) {}
 
 AttentionGradientPairBuffers::AttentionGradientPairBuffers(const AttentionShape& shape,
                                                            Pieces& pieces)
@@ -72,7 +75,8 @@ AttentionGradientPairBuffers::AttentionGradientPairBuffers(const AttentionShape&
       begins(pieces.take<std::int32_t>(kBlocking.gradient_rows)),
       ends(pieces.take<std::int32_t>(kBlocking.gradient_rows)),
       tiles(pieces.take<TileRange>(kBlocking.gradient_rows / kTileRows)),
-      masks(shape, kBlocking.gradient_rows, kBlocking.gradient_keys, pieces) {}
+      masks(shape, kBlocking.gradient_rows, kBlocking.gradient_keys, pieces),
+      kept(shape, kBlocking.gradient_rows, kBlocking.gradient_keys, pieces) {}
 
 namespace {
 

@@ -31,6 +31,22 @@ struct MaskBuffers {
   }
 };
 
+// Which probabilities dropout keeps, of rows against a block of keys, where a call has it; else
+// null. Bit k of word w: that of key 64 w + k.
+struct KeptBuffers {
+  std::int64_t words = 0;
+  std::uint64_t* bits = nullptr;  // [rows, words]
+
+  KeptBuffers(const AttentionShape& shape, std::int64_t rows, std::int64_t keys, Pieces& pieces)
+      : words(num_mask_words(keys)),
+        bits(shape.drops() ? pieces.take<std::uint64_t>(rows * words) : nullptr) {}
+  [[gnu::always_inline]] bool are_there() const { return bits != nullptr; }
+  // Those of the keys from the j-th of the block on, the first of a register tile.
+  [[gnu::always_inline]] std::uint64_t of(std::int64_t row, std::int64_t j) const {
+    return bits[row * words + j / 64] >> j % 64;
+  }
+};
+
 // The register tiles of rows that see one of some register tiles of keys, as runs of a depth that
 // has `unit` steps a tile.
 struct TileRuns {
@@ -65,6 +81,7 @@ struct AttentionBuffers {
   std::int32_t *begins, *ends;
   TileRange* tiles;
   MaskBuffers masks;
+  KeptBuffers kept;
   AttentionBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 
@@ -78,6 +95,7 @@ struct AttentionGradientBuffers {
   std::int32_t *begins, *ends;
   TileRange* tiles;
   MaskBuffers masks;
+  KeptBuffers kept;
   AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 
@@ -108,6 +126,7 @@ struct AttentionPairBuffers {
   std::int32_t *begins, *ends;
   TileRange* tiles;
   MaskBuffers masks;
+  KeptBuffers kept;
   AttentionPairBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 
@@ -123,6 +142,7 @@ struct AttentionGradientPairBuffers {
   std::int32_t *begins, *ends;
   TileRange* tiles;
   MaskBuffers masks;
+  KeptBuffers kept;
   AttentionGradientPairBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 

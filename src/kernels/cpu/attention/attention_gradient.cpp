@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // With p = exp(score − lse), dp = dout·v and delta = dout·out: ds = p · (dp − delta); then
 // dv += p·dout, dq += scale·ds·k, dk += scale·ds·q (Dao et al., FlashAttention, appendix B.4).
+// Dropout keeps m of p and dp, times 1 / (1 − rate): ds = p · (m·dp − (1 − rate)·delta), and the
+// factor comes with the sums: of dv, dq and dk.
 //
 // A task holds a block of keys of one kv head with its dk and dv, while the blocks of rows that see
 // them pass by: five products, p and ds computed once. What a task adds to dq goes to sums in the
@@ -31,6 +33,7 @@ struct Gradient {
   AttentionGradientSpace space;
   std::span<const RowBlock> row_blocks;
   std::span<const KeyBlock> key_blocks;
+  std::optional<KeptKeys> kept;
   std::int64_t first_kv_head = 0, end_kv_head = 0;  // of the slice
 
   std::int64_t first_head() const { return first_kv_head * shape.group(); }
@@ -67,7 +70,7 @@ struct Gradient {
           const KeyRange keys = lists.are_there() ? lists.of_row(t, head) : ranges.of(t);
           const bool is_empty = keys.begin >= keys.end;
           space.minus_lse[at] = is_empty ? 0.0f : -kLog2E * lse[t * shape.num_heads + head];
-          space.minus_delta[at] = static_cast<float>(-sum);
+          space.minus_delta[at] = static_cast<float>(-sum / double{shape.kept_scale});
           if (delta != nullptr) delta[t * shape.num_heads + head] = static_cast<float>(sum);
           if (is_empty)
             std::fill_n(HeadRows<T>(args.outputs[0], head, shape.key_width).row(t), shape.key_width,
@@ -200,7 +203,17 @@ struct Gradient {
       b.minus_lse[i] = i < rows.count ? space.minus_lse[at + i] : 0.0f;
       b.minus_delta[i] = i < rows.count ? space.minus_delta[at + i] : 0.0f;
     }
+    if (kept) fill_kept(b.kept, b.ends, keys, rows, head);
     step.run();
+  }
+
+  void fill_kept(const KeptBuffers& bits, const std::int32_t* ends, const KeyBlock& keys,
+                 const RowBlock& rows, std::int64_t head) const {
+    const Draws draws = kept->of_head(head);
+    const std::int64_t column = keys.first - ranges.key_begin[rows.first];
+    for (std::int64_t i = 0; i < rows.count; ++i)
+      if (ends[i] > 0)
+        KeptKeys::fill(draws, rows.first + i, column, ends[i], bits.bits + i * bits.words);
   }
 
   // Adds the dq of a step to the sums of its rows when its turn has come; the last one writes dq.
@@ -248,7 +261,8 @@ void attention_gradient(const Arguments& args) {
                space.key_blocks);
   KeyLists lists = checked_key_lists(args, shape, ranges);
   if (lists.are_there()) lists.runs = cut_runs(lists, row_blocks, space.runs);
-  Gradient gradient{args, shape, ranges, lists, space, row_blocks, key_blocks};
+  Gradient gradient{args,  shape,      ranges,     lists,
+                    space, row_blocks, key_blocks, kept_keys(args, shape, 8)};
   std::byte* of_threads = pieces.take<std::byte>(0);
   const std::int64_t step = shape.kv_heads_per_slice();
   for (std::int64_t first = 0; first < shape.num_kv_heads; first += step) {

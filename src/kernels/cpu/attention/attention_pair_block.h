@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/rounding.h"
+#include "kernels/cpu/attention/attention_dropout.h"
 #include "kernels/cpu/attention/attention_pairs.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
@@ -29,6 +30,7 @@ struct ForwardBlock {
   const AttentionShape& shape;
   const Buffers& buffers;
   std::int64_t tiles_per_head, num_tiles;  // of rows
+  KeptRows kept_rows;
   std::int64_t num_rows() const { return num_tiles * kRows; }
   std::int64_t key_words() const { return shape.padded_key_width() / 2; }
   std::int64_t value_width() const { return round_up(shape.value_width, kPairPanel); }
@@ -264,7 +266,19 @@ struct ForwardBlock {
                                             : fold<kCount, true, false>(tile, j, key);
                           });
     if (!is_done) fold_slowly(tile, j, key, waiting);
+    if (buffers.kept.are_there()) drop(tile, j);
     waiting |= std::uint32_t{1} << j / kPairScores;
+  }
+
+  // Takes the probabilities that dropout drops from a register tile's weights; totals keep them.
+  __attribute__((noinline)) void drop(std::int64_t tile, std::int64_t j) const {
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      const std::uint64_t kept = buffers.kept.of((tile * kRows + i) % kStripRows, j);
+      Word* at = weights(tile) + i * kPairStride + j / 2;
+      for (int v = 0; v < 2; ++v, at += kLanes)
+        _mm512_storeu_si512(at, _mm512_maskz_mov_epi16(static_cast<__mmask32>(kept >> (32 * v)),
+                                                       _mm512_loadu_si512(at)));
+    }
   }
 
   // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
@@ -273,6 +287,7 @@ struct ForwardBlock {
     constexpr std::int64_t kTiles = kStripRows / kRows;
     if (is_unseen(first, last)) return;
     std::fill(buffers.tile_totals, buffers.tile_totals + kStripRows * kLanes, 0.0f);
+    if (buffers.kept.are_there()) fill_kept(*this, first, last, key, count);
     std::uint32_t waiting[kTiles] = {};
     for (std::int64_t j = 0; j < count; j += kPairScores)
       for (std::int64_t tile = first; tile < last; ++tile)

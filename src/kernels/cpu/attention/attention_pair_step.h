@@ -3,6 +3,7 @@
 // ds are rounded to bf16 for them, ds from a p that is not; all sums are fp32.
 #pragma once
 #include "base/rounding.h"
+#include "kernels/cpu/attention/attention_dropout.h"
 #include "kernels/cpu/attention/attention_pairs.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
@@ -56,8 +57,8 @@ struct GradientStep {
   void finish(const HeadRows<BFloat16>& dk, const HeadRows<BFloat16>& dv,
               std::int64_t first) const {
     for (std::int64_t s = 0; s < num_keys; ++s) {
-      write_sums(b.dk + s * key_columns, shape.scale, dk, first + s);
-      write_sums(b.dv + s * value_columns, 1.0f, dv, first + s);
+      write_sums(b.dk + s * key_columns, shape.scale * shape.kept_scale, dk, first + s);
+      write_sums(b.dv + s * value_columns, shape.kept_scale, dv, first + s);
     }
   }
   // Rows that see a key.
@@ -86,13 +87,13 @@ struct GradientStep {
       add(seen.runs[r].begin, std::min<std::int64_t>(seen.runs[r].end, count));
   }
   void write_dq(std::int64_t row, const HeadRows<BFloat16>& dq, std::int64_t t) const {
-    write_sums(b.dq + row * key_columns, shape.scale, dq, t);
+    write_sums(b.dq + row * key_columns, shape.scale * shape.kept_scale, dq, t);
   }
 
   // Computes p and ds of a register tile of rows and 16 · kCount keys. They are 0 where a row does
   // not see a key, and in the rest of the register tile of scores. Unless kMasked, every row sees
-  // all keys.
-  template <int kCount, bool kMasked>
+  // all keys. kDrops: products get p that dropout keeps, and ds is of dp that it keeps.
+  template <int kCount, bool kMasked, bool kDrops>
   __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
     Floats p[kRows][kCount];
     PairSums<kCount> sums = {};
@@ -105,6 +106,11 @@ struct GradientStep {
       p[i][v] = kMasked ? exp2_roughly(x, lanes_of(sees, v)) : exp2_roughly(x);
       return p[i][v];
     };
+    const auto kept = [&](int i, int v) { return lanes_of(b.kept.of(row + i, key), v); };
+    const auto kept_weight = [&](int i, int v, std::uint64_t sees) {
+      const Floats whole = weight(i, v, sees);
+      return kDrops ? _mm512_maskz_mov_ps(kept(i, v), whole) : whole;
+    };
     Word* weights = b.weights_across + row / 2 * kPairAcrossStride + key;
 #pragma GCC unroll 3
     for (int i = 0; i < kRows; i += 2) {
@@ -112,8 +118,9 @@ struct GradientStep {
                           second = kMasked ? visible(row + i + 1, key) : 0;
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v)
-        _mm512_storeu_si512(weights + i / 2 * kPairAcrossStride + v * kLanes,
-                            across(to_pairs(weight(i, v, first), weight(i + 1, v, second))));
+        _mm512_storeu_si512(
+            weights + i / 2 * kPairAcrossStride + v * kLanes,
+            across(to_pairs(kept_weight(i, v, first), kept_weight(i + 1, v, second))));
     }
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i)
@@ -122,12 +129,17 @@ struct GradientStep {
     multiply_add_rows<kCount>(sums, b.dout_rows + row * value_words, value_words,
                               b.values_across + key * value_words, kPairPanel * value_words,
                               ceil_div(shape.value_width, 2));
+    const auto gradient = [&](int i, int v) {
+      const Floats dp =
+          kDrops ? _mm512_mask_mov_ps(broadcast(b.minus_delta[row + i]), kept(i, v), sums[i][v])
+                 : sums[i][v];
+      return dp * p[i][v];
+    };
 #pragma GCC unroll 3
     for (int i = 0; i < kRows; i += 2)
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v)
-        store_gradients(row + i, key + v * kLanes,
-                        to_pairs(sums[i][v] * p[i][v], sums[i + 1][v] * p[i + 1][v]));
+        store_gradients(row + i, key + v * kLanes, to_pairs(gradient(i, v), gradient(i + 1, v)));
     if constexpr (kMasked) clear(row, key + kCount * kLanes, kPanels - kCount);
   }
 
@@ -175,6 +187,8 @@ struct GradientStep {
     return b.masks.are_there() && b.masks.tiles[row / kRows].any == 0;
   }
 
+  void weigh_all() const { b.kept.are_there() ? weigh_all<true>() : weigh_all<false>(); }
+  template <bool kDrops>
   void weigh_all() const {
     for (std::int64_t key = 0; key < num_keys; key += kPairScores)
       for (std::int64_t row = 0; row < num_rows; row += kRows) {
@@ -182,10 +196,10 @@ struct GradientStep {
         if (!sees(row, key))
           clear(row, key, kPanels);
         else if (is_full(row, key))
-          weigh<kPanels, false>(row, key);
+          weigh<kPanels, false, kDrops>(row, key);
         else
           with_panels(std::min<std::int64_t>(b.tiles[row / kRows].end - key, kPairScores),
-                      [&]<int kCount>() { weigh<kCount, true>(row, key); });
+                      [&]<int kCount>() { weigh<kCount, true, kDrops>(row, key); });
       }
   }
 

@@ -2,8 +2,10 @@
 #include "kernels/cpu/attention/attention_shape.h"
 
 #include "base/error.h"
+#include "base/philox.h"
 #include "base/rounding.h"
 #include "kernels/cpu/attention/attention_lists.h"
+#include "spec/dropout.h"
 #include "spec/key_blocks.h"
 
 namespace anabatic::kernels::cpu {
@@ -19,7 +21,10 @@ AttentionShape::AttentionShape(const TensorType& q, const TensorType& k, const T
       value_width(v.dim(1) / num_kv_heads),
       scale(static_cast<float>(spec::get_double(attributes, "scale"))),
       slices(spec::get_int_or(attributes, "slices", 1)),
-      block_size(spec::get_int_or(attributes, spec::kBlockSize, 0)) {}
+      block_size(spec::get_int_or(attributes, spec::kBlockSize, 0)),
+      dropout_rate(spec::get_double_or(attributes, spec::kDropoutRate, 0)),
+      dropout_stream(drops() ? stream_of(spec::get_string(attributes, spec::kDropoutSite)) : 0),
+      kept_scale(drops() ? spec::dropout_scale(dropout_rate) : 1.0f) {}
 
 std::int64_t AttentionShape::heads_per_task() const {
   for (const std::int64_t heads : {4, 3, 2})

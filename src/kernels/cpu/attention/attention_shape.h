@@ -38,6 +38,9 @@ struct AttentionShape {
   std::int64_t slices;      // groups of kv heads that a gradient takes one after the other, about
   std::int64_t block_size;  // of the lists of key blocks; 0: there are none
   std::int64_t mask_groups = 1;  // of heads, each with lists of its own
+  double dropout_rate;           // of probabilities; 0: none
+  std::uint64_t dropout_stream;  // of its draws
+  float kept_scale;              // what kept ones are multiplied by
 
   AttentionShape(const TensorType& q, const TensorType& k, const TensorType& v,
                  const spec::Attributes& attributes);
@@ -55,6 +58,7 @@ struct AttentionShape {
   // Widths that any panel divides.
   std::int64_t padded_key_width() const { return round_up(key_width, kWidestPanel); }
   std::int64_t padded_value_width() const { return round_up(value_width, kWidestPanel); }
+  bool drops() const { return dropout_rate > 0; }
   std::int64_t group() const { return num_heads / num_kv_heads; }
   std::int64_t kv_heads_per_slice() const { return ceil_div(num_kv_heads, slices); }
   std::int64_t heads_per_slice() const { return kv_heads_per_slice() * group(); }

@@ -2,6 +2,7 @@
 // A block of keys against a block of rows of attention's backward, in fp32.
 #pragma once
 #include "base/rounding.h"
+#include "kernels/cpu/attention/attention_dropout.h"
 #include "kernels/cpu/attention/attention_tiles.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
@@ -17,7 +18,7 @@ struct GradientStep {
   const Buffers& b;
   std::int64_t key_width, value_width;  // padded
   std::int64_t num_rows, num_keys;      // num_rows: whole register tiles
-  float scale;
+  float scale, kept_scale;
   SeenRows seen{};
 
   GradientStep(const AttentionShape& shape, const Buffers& buffers, std::int64_t rows,
@@ -27,7 +28,8 @@ struct GradientStep {
         value_width(padded(shape.value_width)),
         num_rows(round_up(rows, kRows)),
         num_keys(keys),
-        scale(shape.scale) {}
+        scale(shape.scale),
+        kept_scale(shape.kept_scale) {}
 
   // Keys from `first` on; no row has added to their dk and dv.
   template <class T>
@@ -48,8 +50,8 @@ struct GradientStep {
   void finish(const HeadRows<T>& dk, const HeadRows<T>& dv, std::int64_t first) const {
     for (std::int64_t s = 0; s < num_keys; ++s) {
       // Queries are scaled to base 2.
-      unpack_row(b.dk, kGradientKeys, s, kLn2, dk, first + s);
-      unpack_row(b.dv, kGradientKeys, s, 1.0f, dv, first + s);
+      unpack_row(b.dk, kGradientKeys, s, kLn2 * kept_scale, dk, first + s);
+      unpack_row(b.dv, kGradientKeys, s, kept_scale, dv, first + s);
     }
   }
   // Rows that see a key.
@@ -81,7 +83,7 @@ struct GradientStep {
   }
   template <class T>
   void write_dq(std::int64_t row, const HeadRows<T>& dq, std::int64_t t) const {
-    unpack_row(b.dq, kGradientRows, row, scale, dq, t);
+    unpack_row(b.dq, kGradientRows, row, scale * kept_scale, dq, t);
   }
 
   // For a register tile of rows and a panel of keys: writes p to weights and ds to gradients. They
@@ -124,6 +126,20 @@ struct GradientStep {
               sums[i][v] * load(weights + i * kGradientStride + v * kLanes));
   }
 
+  // Takes what dropout drops from p, and from dp in ds: p · (0 − delta) is left there.
+  __attribute__((noinline)) void drop(std::int64_t row, std::int64_t key) const {
+    for (std::int64_t i = row; i < row + kRows; ++i) {
+      const auto kept = static_cast<std::uint32_t>(b.kept.of(i, key));
+      float *p = b.weights + i * kGradientStride + key,
+            *ds = b.gradients + i * kGradientStride + key;
+      for (int v = 0; v < kVectors; ++v, p += kLanes, ds += kLanes) {
+        const Ints lanes = lanes_of(kept, v);
+        store(ds, lanes ? load(ds) : b.minus_delta[i] * load(p));
+        store(p, lanes ? load(p) : Floats{});
+      }
+    }
+  }
+
   // 0 for keys of the panel that the row does not see.
   ANABATIC_INLINE void mask(std::int64_t row, std::int64_t key, Floats& first,
                             Floats& second) const {
@@ -161,6 +177,7 @@ struct GradientStep {
           weigh<false>(row, key);
         else
           weigh<true>(row, key);
+        if (b.kept.are_there() && sees(row, key)) drop(row, key);
       }
   }
 
