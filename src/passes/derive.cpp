@@ -32,10 +32,15 @@ ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary, const
                            const GridRounding& rounding) {
   const TensorType type = builder.type(derived.before);
   if (!derived.grid) return add_derivation(builder, primary, type);
-  std::vector<ir::ValueId> inputs{primary};
-  if (rounding.delay > 0) inputs.push_back(rounding.step);
-  return builder.add1(ops::kFakeQuantize.name, std::move(inputs),
-                      ops::fake_quantize_attributes(type, *derived.grid, rounding.delay));
+  const auto rounded_to = [&](const TensorType& result) {
+    std::vector<ir::ValueId> inputs{primary};
+    if (rounding.delay > 0) inputs.push_back(rounding.step);
+    return builder.add1(ops::kFakeQuantize.name, std::move(inputs),
+                        ops::fake_quantize_attributes(result, *derived.grid, rounding.delay));
+  };
+  // Int8 products have a scale of their own, of what they multiply: the values of the grid.
+  if (!is_int8_panels(type)) return rounded_to(type);
+  return add_derivation(builder, rounded_to(tensor_type(DType::kFloat32, type.shape)), type);
 }
 
 }  // namespace anabatic::passes

@@ -17,7 +17,7 @@ struct GridRounding {
   std::int64_t delay = 0;
   ir::ValueId step = ir::kNoValue;
 };
-// The same for a state, whose grid counts.
+// The same for a state, whose grid counts: int8 packings are made of its values, in f32.
 ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary, const ir::State& derived,
                            const GridRounding& rounding);
 

@@ -158,7 +158,8 @@ TEST(Quantization, HasProductsReadTheGridAfterEveryUpdate) {
 // The step of a plain model whose weights are those of the grid: equal gradients, so equal moments.
 TEST(Quantization, PassesGradientsStraightThrough) {
   for (const auto& [precision, format] :
-       {std::pair{"fp32", "q4_0"}, std::pair{"fp32", "int4_group"}, std::pair{"bf16", "mxfp4"}}) {
+       {std::pair{"fp32", "q4_0"}, std::pair{"fp32", "int4_group"}, std::pair{"bf16", "mxfp4"},
+        std::pair{"int8", "q4_0"}, std::pair{"int8", "int8_channel"}}) {
     SCOPED_TRACE(std::string(precision) + " " + format);
     const TemporaryDirectory folder, other;
     RunConfig run = quantized_run(folder.path(), format);
@@ -187,9 +188,11 @@ TEST(Quantization, PassesGradientsStraightThrough) {
 }
 
 TEST(Quantization, HasEqualBitsHoweverItIsPlanned) {
-  for (const char* format : {"mxfp4", "int8_channel"}) {
+  for (const auto& [format, precision] :
+       {std::pair{"mxfp4", "bf16"}, std::pair{"int8_channel", "bf16"}, std::pair{"q4_0", "int8"}}) {
     const TemporaryDirectory folder;
-    const RunConfig base = quantized_run(folder.path(), format);
+    RunConfig base = quantized_run(folder.path(), format);
+    base.train.precision = precision;
     const std::string want = trained_bytes(base);
     int number = 0;
     for (const PlanChange& change : plan_changes()) {
@@ -205,6 +208,7 @@ TEST(Quantization, ResumesWithEqualBitsDuringAndAfterTheDelay) {
   for (const std::int64_t delay : {0, 2, 3}) {
     const TemporaryDirectory folder;
     RunConfig run = quantized_run(folder.path(), "q4_0");
+    if (delay == 3) run.train.precision = "int8";
     run.quantization.quant_delay = delay;
     run.train.save_every = 2;
     run.train.keep_last = 0;
@@ -236,6 +240,7 @@ TEST(Quantization, ReadsWeightsAsTheyAreUntilTheDelayIsOver) {
   const TemporaryDirectory folder;
   RunConfig run = quantized_run(folder.path(), "q4_0");
   run.train.steps = 5;
+  run.train.precision = "int8";
   run.quantization.quant_delay = 3;
   Trainer(run).train();
   const std::vector<double> got = losses_of(run);
@@ -409,8 +414,9 @@ TEST(Quantization, IsRefusedByTheNamesOfKeys) {
               HasSubstr("quantization.group: expected auto with the format q8_0"));
   EXPECT_THAT(problems({{"quantization.bit_num", {"4"}}, {"quantization.format", {"q8_0"}}}),
               HasSubstr("quantization.bit_num: expected auto with quantization.format: q8_0"));
-  EXPECT_THAT(problems({{"quantization.format", {"q8_0"}}, {"train.precision", {"int8"}}}),
-              HasSubstr("train.precision: expected bf16 or fp32 with quantization, got int8"));
+  EXPECT_THAT(
+      problems({{"quantization.format", {"q8_0"}}, {"train.precision", {"fp16"}}}),
+      HasSubstr("train.precision: expected bf16, fp32 or int8 with quantization, got fp16"));
   EXPECT_THAT(problems({{"quantization.format", {"q8_0"}}, {"lora.targets", {"all"}}}),
               HasSubstr("lora.targets: expected none"));
   EXPECT_THAT(problems({{"quantization.bit_num", {"4"}}, {"quantization.per_channel", {"true"}}}),

@@ -105,7 +105,7 @@ void add_quantization_problems(const RunConfig& config, std::vector<std::string>
   expect(section.quant_delay == 0 || config.precision.loss_scale != RunConfig::Precision::kDynamic,
          "precision.loss_scale",
          "auto or a number: steps that are skipped would move the end of quant_delay", "dynamic");
-  expect(!uses_int8(config) && !has_gradients_in_fp16(config), "train.precision", "bf16 or fp32",
+  expect(!has_gradients_in_fp16(config), "train.precision", "bf16, fp32 or int8",
          config.train.precision);
   expect(!trains_adapter(config), "lora.targets",
          "none: the weights under an adapter are not trained, so they find no better place in a "
