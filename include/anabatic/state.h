@@ -24,7 +24,8 @@ enum class StateRole : std::uint8_t {
   kPacking,            // the packed layout of a parameter, for products of the forward
   kPackingTransposed,  // the same for products of input gradients
   kCache,              // keys or values for generation
-  kLeafSum             // a gradient's sum over leaves of a step, until the update
+  kLeafSum,            // a gradient's sum over leaves of a step, until the update
+  kMask                // which elements of a sparse parameter are present
 };
 
 ANABATIC_API std::string_view to_string(

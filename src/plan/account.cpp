@@ -25,6 +25,8 @@ Use use_of_state(ir::StateRole role) {
       return Use::kGradients;
     case ir::StateKind::kDerived:
       return Use::kPackings;
+    case ir::StateKind::kMask:
+      return Use::kMasks;
     case ir::StateKind::kCache:
       break;
   }
@@ -277,6 +279,8 @@ std::string_view to_string(Use use) {
       return "packings";
     case Use::kOptimizer:
       return "optimizer state";
+    case Use::kMasks:
+      return "masks";
     case Use::kCaches:
       return "caches";
     case Use::kGradients:

@@ -19,6 +19,7 @@ enum class Use : std::uint8_t {
   kParameters,  // primary values
   kPackings,    // derived states: bf16 copies and packings
   kOptimizer,   // moments
+  kMasks,       // of sparse parameters
   kCaches,      // keys and values of generation
   kGradients,
   kSaved,      // computed in forward, read later in backward
@@ -27,7 +28,7 @@ enum class Use : std::uint8_t {
   kInputs,     // batch and step inputs
   kSlack       // unused arena bytes at the position of the peak
 };
-inline constexpr std::size_t kNumUses = 10;
+inline constexpr std::size_t kNumUses = 11;
 std::string_view to_string(Use use);  // "parameters", "packings", "optimizer state", ...
 
 struct AccountRow {

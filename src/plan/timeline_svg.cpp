@@ -22,15 +22,16 @@ struct Band {
   Use use;
   const char* colour;
 };
-constexpr std::array<Band, 9> kBands{{{Use::kParameters, "#1f4e79"},
-                                      {Use::kPackings, "#2e86c1"},
-                                      {Use::kOptimizer, "#85c1e9"},
-                                      {Use::kCaches, "#5d6d7e"},
-                                      {Use::kGradients, "#b03a2e"},
-                                      {Use::kInputs, "#7d6608"},
-                                      {Use::kSaved, "#1e8449"},
-                                      {Use::kScratch, "#f1c40f"},
-                                      {Use::kWorkspace, "#e67e22"}}};
+constexpr std::array<Band, 10> kBands{{{Use::kParameters, "#1f4e79"},
+                                       {Use::kPackings, "#2e86c1"},
+                                       {Use::kOptimizer, "#85c1e9"},
+                                       {Use::kMasks, "#a569bd"},
+                                       {Use::kCaches, "#5d6d7e"},
+                                       {Use::kGradients, "#b03a2e"},
+                                       {Use::kInputs, "#7d6608"},
+                                       {Use::kSaved, "#1e8449"},
+                                       {Use::kScratch, "#f1c40f"},
+                                       {Use::kWorkspace, "#e67e22"}}};
 
 std::string escaped(std::string_view text) {
   std::string out;

@@ -77,7 +77,7 @@ function peakChart() {
 }
 
 // Bytes in use over the calls of a step, stacked by use, with what the process held.
-const bands = [["outside the step", "var(--c7)"], ["parameters", "#1f5f9e"], ["packings", "#4f9bd9"], ["optimizer state", "#9cc7ea"], ["caches", "#5d6d7e"],
+const bands = [["outside the step", "var(--c7)"], ["parameters", "#1f5f9e"], ["packings", "#4f9bd9"], ["optimizer state", "#9cc7ea"], ["masks", "#a569bd"], ["caches", "#5d6d7e"],
   ["gradients", "#b9483c"], ["inputs", "#8a7215"], ["saved activations", "#2f9155"], ["scratch", "#e3bd2f"], ["workspaces", "#e28438"]];
 function memoryChart(run) {
   const plan = run.record.plan;

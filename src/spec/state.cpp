@@ -32,6 +32,7 @@ constexpr std::array<RoleRow, kStateRoles.size()> kRoleRows{{
      ".packed_transposed"},
     {StateRole::kCache, "cache", StateKind::kCache, "", ""},
     {StateRole::kLeafSum, "leaf_sum", StateKind::kSum, "leaf_sums.", ""},
+    {StateRole::kMask, "mask", StateKind::kMask, "mask.", ""},
 }};
 
 constexpr bool is_in_order() {

@@ -19,7 +19,7 @@ inline constexpr std::array kStateRoles{
     StateRole::kFirstMoment,  StateRole::kSecondMoment, StateRole::kPreviousNorm,
     StateRole::kGradient,     StateRole::kSquares,      StateRole::kCopy,
     StateRole::kRowMajorCopy, StateRole::kPacking,      StateRole::kPackingTransposed,
-    StateRole::kCache,        StateRole::kLeafSum};
+    StateRole::kCache,        StateRole::kLeafSum,      StateRole::kMask};
 // How long states of a role live, and which files hold them.
 enum class StateKind : std::uint8_t {
   kParameter,  // trained, saved and exported
@@ -27,11 +27,12 @@ enum class StateKind : std::uint8_t {
   kGradient,   // within one step; never saved
   kDerived,    // copies and packings: computed from the owner, never saved
   kCache,      // within one generation; never saved
-  kSum         // of gradients: within one step, with memory of its own; never saved
+  kSum,        // of gradients: within one step, with memory of its own; never saved
+  kMask        // which elements of the owner are present: saved, not exported
 };
 StateKind kind_of(StateRole role);
 inline bool is_saved(StateKind kind) {
-  return kind == StateKind::kParameter || kind == StateKind::kOptimizer;
+  return kind == StateKind::kParameter || kind == StateKind::kOptimizer || kind == StateKind::kMask;
 }
 // Whether states of the role belong to a parameter, their owner.
 bool has_owner(StateRole role);
