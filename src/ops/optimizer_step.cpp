@@ -21,7 +21,7 @@ Check check_of(const OptimizerStep& step, ir::Types inputs, const spec::Attribut
   for (const spec::RuleNumber& number : spec::row_of(step.rule).numbers)
     required.push_back(number.name);
   const std::vector<std::string_view> optional{"delay", "dtype", "first_row", "grid",
-                                               "packs", "split", "stream"};
+                                               "mask",  "packs", "split",     "stream"};
   const Check check(kName, inputs, attributes, required, optional);
   for (const spec::RuleNumber& number : spec::row_of(step.rule).numbers)
     number.range == spec::NumberRange::kFraction ? check.fraction(number.name)
@@ -65,10 +65,11 @@ void check_form(const Update& update) {
                              : "expected 'dtype' of the packings, got none");
 }
 
-// After the operands of every update comes the packing of the whole parameter, if a slice packs.
+// After the operands of every update come the mask, if there is one, and the packing of the whole
+// parameter, if a slice packs.
 void check_number(const Update& update) {
   const OptimizerStep& step = update.step;
-  const std::size_t count = step.step() + 1, given = update.inputs.size();
+  const std::size_t count = step.step() + (step.mask ? 2 : 1), given = update.inputs.size();
   if (given < count)
     update.check.fail(fmt::format("expected at least {} inputs, got {}", count, given));
   if (step.writes_rows_of_packing()) {
@@ -163,6 +164,12 @@ void check_moments(const Update& update) {
   if (check.has("stream")) check.non_negative_int("stream");
 }
 
+void check_mask(const Update& update) {
+  const OptimizerStep& step = update.step;
+  if (!step.mask) return;
+  update.expect(step.place_of_mask(), "mask", spec::mask_type(*step.mask, *update.gradient().type));
+}
+
 void check_scalars(const Update& update) {
   update.wide(update.step.clip_factor(), "clip_factor", 0);
   update.wide(update.step.learning_rate(), "learning_rate", 0);
@@ -235,6 +242,7 @@ std::vector<TensorType> infer_optimizer_step(ir::Types inputs, const spec::Attri
   step.is_split ? check_halves(update) : check_whole(update);
   update.is_quantized() ? check_quantized(update) : check_moments(update);
   check_scalars(update);
+  check_mask(update);
   if (step.packs != Packs::kNone) check_packs(update);
   return output_types(update);
 }
@@ -275,17 +283,20 @@ constexpr std::array<int, kMostOutputs> aliases_of(const OptimizerStep& step) {
 ir::Aliases must_alias(const spec::Attributes& attributes) {
   constexpr std::size_t kPacks = 3;
   static constexpr auto kForms = [] {
-    std::array<std::array<int, kMostOutputs>, 4 * kPacks> forms{};
-    for (std::size_t i = 0; i < forms.size(); ++i)
-      forms[i] = aliases_of({.is_split = i % 2 != 0,
-                             .packs = static_cast<spec::Packs>(i / 4),
-                             .is_slice = i / 2 % 2 != 0});
+    std::array<std::array<int, kMostOutputs>, 8 * kPacks> forms{};
+    for (std::size_t i = 0; i < forms.size(); ++i) {
+      spec::OptimizerStep step{.is_split = i % 2 != 0,
+                               .packs = static_cast<spec::Packs>(i / 8),
+                               .is_slice = i / 2 % 2 != 0};
+      if (i / 4 % 2 != 0) step.mask = spec::SparsityPattern::kBlock32;
+      forms[i] = aliases_of(step);
+    }
     return forms;
   }();
   const spec::Packs packs = spec::packs_of(attributes);
   const bool is_split = spec::get_bool_or(attributes, "split", false);
-  return kForms[4 * static_cast<std::size_t>(packs) + (attributes.contains("first_row") ? 2 : 0) +
-                (is_split ? 1 : 0)];
+  return kForms[8 * static_cast<std::size_t>(packs) + (attributes.contains("mask") ? 4 : 0) +
+                (attributes.contains("first_row") ? 2 : 0) + (is_split ? 1 : 0)];
 }
 
 std::string form(const spec::Attributes& attributes) {
@@ -303,13 +314,13 @@ std::optional<OptimizerStep> optimizer_step_of(const ir::Node& node) {
 const ir::OpSchema kOptimizerStep{
     .name = kName,
     .min_inputs = 7,
-    .max_inputs = 9,
+    .max_inputs = 10,
     .num_outputs = ir::kAnyNumber,
     .signature =
         "(parameter f32 any, or with 'split' high bf16 any, low u16; gradient f32, first_moment "
         "f32, bf16 or dynamic8_f32_16x16, second_moment, clip_factor f32[], learning_rate f32[], "
-        "step i32[], packed_transposed? of a slice) -> parameter, or high, low; first_moment, "
-        "second_moment, packed?, packed_transposed?",
+        "step i32[], mask? u8, packed_transposed? of a slice) -> parameter, or high, low; "
+        "first_moment, second_moment, packed?, packed_transposed?",
     .infer = infer_optimizer_step,
     .cost = optimizer_step_cost,
     .must_alias = must_alias,

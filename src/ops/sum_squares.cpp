@@ -5,13 +5,24 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
+#include "spec/sparsity.h"
 
 namespace anabatic::ops {
 namespace {
 
 std::vector<TensorType> infer_sum_squares(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("sum_squares", inputs, attributes);
+  const Check check("sum_squares", inputs, attributes, {}, {"mask"});
   check.floating(0, "x");
+  const auto pattern = spec::mask_of(attributes);
+  if (pattern.has_value() != (check.num_inputs() == 2))
+    check.fail(pattern ? "expected a mask as the second input with 'mask', got none"
+                       : "expected 'mask' with a second input, got none");
+  if (pattern) {
+    const TensorType wanted = spec::mask_type(*pattern, *check.wide(0, "x").type);
+    if (inputs[1] != wanted)
+      check.fail(
+          fmt::format("expected mask to be {}, got {}", to_string(wanted), to_string(inputs[1])));
+  }
   return {typed(DType::kFloat64, {})};
 }
 
@@ -52,8 +63,8 @@ ir::Cost sum_squares_cost(ir::Types inputs, ir::Types outputs, const spec::Attri
 
 const ir::OpSchema kSumSquares{.name = "sum_squares",
                                .min_inputs = 1,
-                               .max_inputs = 1,
-                               .signature = "(x any) -> f64[]",
+                               .max_inputs = 2,
+                               .signature = "(x any, mask? u8) -> f64[]",
                                .infer = infer_sum_squares,
                                .cost = sum_squares_cost};
 

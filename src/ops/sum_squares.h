@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of squares of a gradient, in f64. Or of parts of several gradients:
+// The sum of squares of a gradient, in f64; with a mask (spec/sparsity.h) of what is present. Or of
+// parts of several gradients:
 //
 //   sum_squares_of_parts(g0, g1, ...) {columns, column, parts, part, count} -> f64[n, columns]
 //

@@ -42,6 +42,7 @@ OptimizerStep optimizer_step_of(const Attributes& attributes) {
                      .packs = packs_of(attributes),
                      .is_slice = attributes.contains("first_row")};
   if (step.is_slice) step.first_row = get_int(attributes, "first_row");
+  step.mask = mask_of(attributes);
   return step;
 }
 
@@ -51,6 +52,7 @@ Attributes to_attributes(const OptimizerStep& step) {
   if (step.packs != Packs::kNone)
     attributes["packs"] = std::string(kPacksWords[static_cast<std::size_t>(step.packs)]);
   if (step.is_slice) attributes["first_row"] = step.first_row;
+  if (step.mask) attributes[std::string(kMaskAttribute)] = std::string(to_string(*step.mask));
   return attributes;
 }
 
@@ -59,6 +61,7 @@ std::string to_string(const OptimizerStep& step) {
   if (step.is_split) words += " split";
   if (step.packs != Packs::kNone)
     words += fmt::format(" packs_{}", kPacksWords[static_cast<std::size_t>(step.packs)]);
+  if (step.mask) words += " masked";
   return words;
 }
 

@@ -5,11 +5,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "spec/attributes.h"
+#include "spec/sparsity.h"
 
 namespace anabatic::spec {
 
@@ -56,6 +58,9 @@ struct OptimizerStep {
   // matrices; only these rows of the parameter change.
   bool is_slice = false;
   std::int64_t first_row = 0;
+  // That of the parameter's mask, an input: parameter and moments are 0 where it is, whatever the
+  // gradient is there. None: there is no mask.
+  std::optional<SparsityPattern> mask{};
 
   // A slice writes its rows of the whole parameter's packing, an input that it works on in place.
   constexpr bool writes_rows_of_packing() const { return is_slice && packs != Packs::kNone; }
@@ -68,7 +73,9 @@ struct OptimizerStep {
   constexpr std::size_t clip_factor() const { return gradient() + 3; }
   constexpr std::size_t learning_rate() const { return gradient() + 4; }
   constexpr std::size_t step() const { return gradient() + 5; }
-  constexpr std::size_t packing() const { return step() + 1; }  // of writes_rows_of_packing
+  constexpr std::size_t place_of_mask() const { return step() + 1; }  // with a mask
+  // Of writes_rows_of_packing.
+  constexpr std::size_t packing() const { return step() + (mask ? 2 : 1); }
 
   // Outputs by place: parameter, lower half, moments, packings.
   constexpr std::size_t new_first_moment() const { return is_split ? 2 : 1; }
@@ -82,8 +89,8 @@ struct OptimizerStep {
 // From the attribute `packs`; kNone without it. InvalidArgument for another word.
 Packs packs_of(const Attributes& attributes);
 
-// From the attributes `rule`, `split`, `packs` and `first_row`; InvalidArgument where one of them
-// is missing or says what no update does.
+// From the attributes `rule`, `split`, `packs`, `first_row` and `mask`; InvalidArgument where one
+// of them is missing or says what no update does.
 OptimizerStep optimizer_step_of(const Attributes& attributes);
 
 // The attributes of the form: without first_row where the step is no slice, and so on.

@@ -41,6 +41,16 @@ std::int64_t mask_block(SparsityPattern pattern) {
   return 1;
 }
 
+std::optional<SparsityPattern> mask_of(const Attributes& attributes) {
+  if (!attributes.contains(kMaskAttribute)) return std::nullopt;
+  const std::string& word = get_string(attributes, kMaskAttribute);
+  const std::optional<SparsityPattern> pattern = sparsity_pattern_from_string(word);
+  ANABATIC_REQUIRE(
+      pattern.has_value(), "[sparsity] expected '{}' to be one of {}, {}, {} or {}, got '{}'",
+      kMaskAttribute, kPatternWords[0], kPatternWords[1], kPatternWords[2], kPatternWords[3], word);
+  return pattern;
+}
+
 TensorType mask_type(SparsityPattern pattern, const TensorType& weight) {
   ANABATIC_REQUIRE(weight.ndim() == 2 || weight.ndim() == 3,
                    "[sparsity] expected a matrix or a stack of matrices, got {}",

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "spec/attributes.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic::spec {
@@ -36,23 +37,28 @@ std::int64_t mask_block(SparsityPattern pattern);
 // The mask of a weight, a matrix or a stack of them.
 TensorType mask_type(SparsityPattern pattern, const TensorType& weight);
 
+// The attribute of ops that read a mask, which says its pattern. None without it; InvalidArgument
+// for another word.
+inline constexpr std::string_view kMaskAttribute = "mask";
+std::optional<SparsityPattern> mask_of(const Attributes& attributes);
+
 // Elements of the mask of one matrix [rows, columns].
 std::int64_t num_blocks(SparsityPattern pattern, std::int64_t rows, std::int64_t columns);
 
-// Of them, how many are present at a density in (0, 1]: max(1, round(density · blocks)). In 2:4
+// How many of them are present at a density in (0, 1]: max(1, round(density · blocks)). In 2:4
 // whole groups of four lose two weights each, so it is the nearest number that they can give.
 std::int64_t kept_blocks(SparsityPattern pattern, std::int64_t rows, std::int64_t columns,
                          double density);
 
 // The density in steps of training (Zhu and Gupta, "To prune, or not to prune", 2017). The mask
-// changes ahead of steps begin, begin + every, ... and end; in between it stays.
+// changes before steps begin, begin + every, ... and end; in between it stays.
 struct SparsitySchedule {
   std::int64_t begin = 1, end = 1, every = 1;
 
   // Whether the mask of this step is chosen anew.
   bool is_due(std::int64_t step) const;
   // After the update of a step: with the share d of a step at which a mask was chosen, which is
-  // density + (1 - density) · (1 - (step - begin) / (end - begin))^3, and 1 ahead of begin.
+  // density + (1 - density) · (1 - (step - begin) / (end - begin))^3, and 1 before begin.
   double density_after(std::int64_t step, double density) const;
   bool operator==(const SparsitySchedule&) const = default;
 };
@@ -63,7 +69,8 @@ struct SparseUnits {
   SparsityPattern pattern = SparsityPattern::kBlock32;
   double density = 1;
   SparsitySchedule schedule{};
-  // The share of zeroes from which a product takes the sparse kernel; none: by price.
+  // The share of zeroes from which a product takes the sparse kernel; none: where that is predicted
+  // to be faster.
   std::optional<double> threshold{};
   bool is_transposable = false;  // 2:4 along the output too
 

@@ -56,6 +56,12 @@ Support supports_panels(const spec::Problem& problem) {
       return support;
   return yes();
 }
+// The mask of what is summed is in bytes.
+Support supports_squares(const spec::Problem& problem) {
+  spec::Problem of_values = problem;
+  of_values.inputs = problem.inputs.first(1);
+  return supports_panels<Also::kNone, Also::kF64>(of_values);
+}
 // Packs a row-major matrix, or f32 panels, or panels of 16 bits to the same dtype; to f16 whole
 // matrices alone, of f32 or f16. To panels of int8 products what the op takes.
 Support supports_packing(const spec::Problem& problem) {
@@ -178,7 +184,8 @@ constexpr OpRows avx512_bf16(std::string_view op, Run run, Workspace workspace =
 }
 
 constexpr OpRows optimizer_step() {
-  OpRows rows = vector<cpu::supports_update>(variants::optimizer_step());
+  OpRows rows =
+      vector<cpu::supports_update>(variants::optimizer_step(), cpu::update_workspace_bytes);
   for (Kernel& kernel : rows.kernels) kernel.watched_outputs = cpu::watched_states;
   return rows;
 }
@@ -382,8 +389,7 @@ constexpr OpRows kOps[] = {
     vector(variants::sinks_gradient(), cpu::column_partials_workspace_bytes),
     vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_leaves()),
     vector<kAnyFloats>(variants::sum_rows(), cpu::column_partials_workspace_bytes),
-    vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_squares(),
-                                                     cpu::sum_squares_workspace_bytes),
+    vector<supports_squares>(variants::sum_squares(), cpu::sum_squares_workspace_bytes),
     vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_squares_of_parts(),
                                                      cpu::sum_squares_workspace_bytes),
     stream<kAnyFloats>(variants::unpermute()),

@@ -2,8 +2,10 @@
 #include <algorithm>
 
 #include "base/rounding.h"
+#include "kernels/cpu/optimizer/rows.h"
 #include "kernels/cpu/router_workspace.h"
 #include "kernels/cpu/vector_rows.h"
+#include "spec/sparsity.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -58,12 +60,13 @@ std::int64_t router_workspace_bytes(const spec::Problem& problem) {
          std::int64_t{sizeof(float)};
 }
 
-// They are squared one gradient at a time.
+// They are squared one gradient at a time. The bits of a mask come first.
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem) {
   std::int64_t blocks = 0;
   for (const TensorType& input : problem.inputs)
     blocks = std::max(blocks, ceil_div(stored_elements(input), kElementBlock));
-  return blocks * std::int64_t{sizeof(double)};
+  return blocks * std::int64_t{sizeof(double)} +
+         (spec::mask_of(*problem.attributes) ? mask_bits_bytes(problem.inputs[0]) : 0);
 }
 
 // Results of more than half of the last cache are read from memory anyway: they need not pass

@@ -16,10 +16,25 @@
 
 namespace anabatic::kernels::ref {
 
+namespace {
+
+// Whether the mask of a weight like `type`, in blocks, has its element i.
+bool is_present(const TensorView& mask, spec::SparsityPattern pattern, const TensorType& type,
+                std::int64_t i) {
+  const std::int64_t rows = type.dim(-2), columns = type.dim(-1), block = spec::mask_block(pattern),
+                     row = i / columns,
+                     in_mask = row / rows * mask.type->dim(-2) + row % rows / block;
+  return load(mask, in_mask * mask.type->dim(-1) + i % columns / block) != 0;
+}
+
+}  // namespace
+
 void sum_squares(const Arguments& args) {
+  const std::optional<spec::SparsityPattern> mask = spec::mask_of(*args.attributes);
   double sum = 0;
   for (std::int64_t i = 0; i < size(args.inputs[0]); ++i)
-    sum += load(args.inputs[0], i) * load(args.inputs[0], i);
+    if (!mask || is_present(args.inputs[1], *mask, *args.inputs[0].type, i))
+      sum += load(args.inputs[0], i) * load(args.inputs[0], i);
   store(args.outputs[0], 0, sum);
 }
 
@@ -217,6 +232,9 @@ void update_states(const Update& update) {
       const double g = clip * load(update.input(form.gradient()), i);
       std::visit([&](const auto& by_rule) { by_rule(p, m, v, g); }, move);
     }
+    if (form.mask && !is_present(update.input(form.place_of_mask()), *form.mask,
+                                 *update.input(form.gradient()).type, i))
+      p = m = v = 0;
     update.store_parameter(i, p);
     if (update.is_quantized()) {
       all_first.push_back(m);

@@ -20,14 +20,17 @@ ANABATIC_INLINE Doubles to_doubles(const float* p) {
   return __builtin_convertvector(x, Doubles);
 }
 
-// The sum over the elements of one block, in double.
+// The sum over the elements of one block, in double: those from `first` on of the bits of a mask,
+// where there are such.
 template <class T>
-double sum_squares_of(const T* x, std::int64_t count) {
+double sum_squares_of(const T* x, std::int64_t count, const std::uint8_t* bits,
+                      std::int64_t first) {
   constexpr int kHalf = kLanes / 2;
   Doubles sums[2] = {};
   for_lanes(0, count, [&](std::int64_t i, int n) {
     float lanes[kLanes];
-    store(lanes, load(x + i, n));
+    const Floats values = load(x + i, n);
+    store(lanes, bits == nullptr ? values : where(present(bits, first + i), values));
     for (int half = 0; half < 2; ++half) {
       const Doubles value = to_doubles(lanes + half * kHalf);
       sums[half] += value * value;
@@ -292,18 +295,19 @@ void run_rule(const Arguments& args, const spec::OptimizerStep& form) {
     run_form<Update<Rule, kSplit, false>>(args, form);
 }
 
-// The sum over stored elements [begin, end). `partials`: a double of each block.
+// The sum over stored elements [begin, end), of those in the bits where there are such.
+// `workspace`: a double of each block.
 double sum_squares_of(const Arguments& args, const TensorView& gradient, std::int64_t begin,
-                      std::int64_t end) {
+                      std::int64_t end, const std::uint8_t* bits, std::byte* workspace) {
   const std::int64_t num_blocks = ceil_div(end - begin, kElementBlock);
-  auto* partials = reinterpret_cast<double*>(args.workspace);
+  auto* partials = reinterpret_cast<double*>(workspace);
   with_float_type(gradient.type->dtype, [&]<class T>(T*) {
     const T* x = gradient.as<const T>() + begin;
     args.launch.team->for_range(num_blocks, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t block = first; block < last; ++block)
-        partials[block] =
-            sum_squares_of(x + block * kElementBlock,
-                           std::min(kElementBlock, end - begin - block * kElementBlock));
+        partials[block] = sum_squares_of(
+            x + block * kElementBlock, std::min(kElementBlock, end - begin - block * kElementBlock),
+            bits, begin + block * kElementBlock);
     });
   });
   double sum = 0;
@@ -314,8 +318,15 @@ double sum_squares_of(const Arguments& args, const TensorView& gradient, std::in
 }  // namespace
 
 void sum_squares(const Arguments& args) {
+  const TensorView& x = args.inputs[0];
+  const std::int64_t count = stored_elements(*x.type);
+  if (!spec::mask_of(*args.attributes)) {
+    *args.outputs[0].as<double>() = sum_squares_of(args, x, 0, count, nullptr, args.workspace);
+    return;
+  }
+  const std::uint8_t* bits = expand_mask(args, args.inputs[1], *x.type);
   *args.outputs[0].as<double>() =
-      sum_squares_of(args, args.inputs[0], 0, stored_elements(*args.inputs[0].type));
+      sum_squares_of(args, x, 0, count, bits, args.workspace + mask_bits_bytes(*x.type));
 }
 
 void sum_squares_of_parts(const Arguments& args) {
@@ -329,7 +340,8 @@ void sum_squares_of_parts(const Arguments& args) {
     std::fill(sums, sums + columns, 0.0);
     for (std::int64_t i = 0; i < count; ++i) {
       const spec::ElementRange own = spec::shard_elements(*gradient.type, parts, part + i);
-      sums[column + i] = sum_squares_of(args, gradient, own.begin, own.end);
+      sums[column + i] =
+          sum_squares_of(args, gradient, own.begin, own.end, nullptr, args.workspace);
     }
     sums += columns;
   }
@@ -338,6 +350,8 @@ void sum_squares_of_parts(const Arguments& args) {
 void optimizer_step(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
   const spec::OptimizerStep form = spec::optimizer_step_of(*args.attributes);
+  if (form.mask)
+    expand_mask(args, args.inputs[form.place_of_mask()], *args.inputs[form.gradient()].type);
   with_rule(form.rule, [&]<class Rule>(Rule*) {
     form.is_split ? run_rule<Rule, true>(args, form) : run_rule<Rule, false>(args, form);
   });

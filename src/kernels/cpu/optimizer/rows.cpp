@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "spec/optimizer_step.h"
 #include "tensor/dynamic_map.h"
 #include "tensor/panels.h"
@@ -77,6 +78,18 @@ std::uint32_t watched_states(const spec::Attributes& attributes,
   const bool is_quantized = outputs[step.new_first_moment()].is_quantized();
   if (is_quantized || step.packs == spec::Packs::kBoth) return 0;
   return step.is_split ? 0b1110 : 0b110;
+}
+
+// Vectors read a whole word from the byte of their first element on.
+std::int64_t mask_bits_bytes(const TensorType& state) {
+  constexpr std::int64_t kAlignment = 64;
+  return round_up(ceil_div(stored_elements(state), 8) + std::int64_t{sizeof(std::uint32_t)},
+                  kAlignment);
+}
+
+std::int64_t update_workspace_bytes(const spec::Problem& problem) {
+  const spec::OptimizerStep step = spec::optimizer_step_of(*problem.attributes);
+  return step.mask ? mask_bits_bytes(problem.inputs[step.gradient()]) : 0;
 }
 
 }  // namespace anabatic::kernels::cpu

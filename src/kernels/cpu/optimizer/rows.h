@@ -13,4 +13,8 @@ Support supports_update(const spec::Problem& problem);
 std::uint32_t watched_states(const spec::Attributes& attributes,
                              std::span<const TensorType> outputs);
 
+// The bits of a mask for states laid out as `state` (mask_bits.h), which begin a workspace.
+std::int64_t mask_bits_bytes(const TensorType& state);
+std::int64_t update_workspace_bytes(const spec::Problem& problem);
+
 }  // namespace anabatic::kernels::cpu

@@ -8,6 +8,7 @@
 #include "base/rounding.h"
 #include "kernels/byte_watch.h"
 #include "kernels/cpu/call.h"
+#include "kernels/cpu/optimizer/mask_bits.h"
 #include "kernels/cpu/optimizer/rules.h"
 #include "kernels/cpu/vector_math.h"
 #include "tensor/panels.h"
@@ -118,6 +119,7 @@ struct Update {
   Rule rule;
   float clip;
   bool finite;
+  const std::uint8_t* bits;  // of the mask, by f32 elements as they lie; null: all are present
   RoundingKey key{};
 
   explicit Update(const Arguments& args)
@@ -138,6 +140,8 @@ struct Update {
     }
     clip = *args.inputs[kAt.clip_factor()].template as<const float>();
     finite = std::isfinite(clip);
+    bits = spec::mask_of(*args.attributes) ? reinterpret_cast<const std::uint8_t*>(args.workspace)
+                                           : nullptr;
     if (kHalf) key = rounding_key(spec::get_int(*args.attributes, "stream"), step_of(args));
   }
 
@@ -145,8 +149,14 @@ struct Update {
     return *args.inputs[kPlaces<kSplit>.step()].template as<const std::int32_t>();
   }
 
-  ANABATIC_INLINE void step(Floats& p, Floats& m, Floats& v, Floats raw) const {
+  // `first`: the place of the elements among those of f32.
+  ANABATIC_INLINE void step(Floats& p, Floats& m, Floats& v, Floats raw, std::int64_t first) const {
     if (finite) rule.step(p, m, v, clip * raw);
+    if (bits == nullptr) return;
+    const Words kept = present(bits, first);
+    p = where(kept, p);
+    m = where(kept, m);
+    v = where(kept, v);
   }
 
   // rounding_word of kLanes elements; its lower half rounds the first moment.
@@ -172,7 +182,7 @@ struct Update {
         p = reinterpret_cast<Floats>(
             (reinterpret_cast<Words>(p) | reinterpret_cast<Words>(load(low + i, n)) >> 16) -
             0x8000u);
-      step(p, m, v, load(gradient + i, n));
+      step(p, m, v, load(gradient + i, n), i);
       if constexpr (kSplit) {
         const Words x = reinterpret_cast<Words>(p) + 0x8000u;
         store_bits(weight + i, x >> 16, n);
@@ -348,7 +358,7 @@ struct Update {
     if constexpr (kSums) add_moments<kBoth>(sums, 0, m, v, keys);
     Words x[2], word[2];
     for (int i = 0; i < 2; ++i) {
-      step(p[i], m[i], v[i], g[i]);
+      step(p[i], m[i], v[i], g[i], in_wide + i * kPanelColumns + lane);
       if constexpr (kSplit) x[i] = (reinterpret_cast<Words>(p[i]) + 0x8000u) & masks[i];
       p[i] = reinterpret_cast<Floats>(reinterpret_cast<Words>(p[i]) & masks[i]);
       m[i] = reinterpret_cast<Floats>(reinterpret_cast<Words>(m[i]) & masks[i]);
