@@ -12,6 +12,7 @@
 #include "base/name.h"
 #include "base/strong_id.h"
 #include "spec/attributes.h"
+#include "spec/sparsity.h"
 #include "spec/state.h"
 #include "tensor/tensor_type.h"
 #include "tensor/weight_grid.h"
@@ -71,6 +72,9 @@ struct State : spec::StatePart {
   bool is_trainable = true;  // kParameter, kUpper; a frozen parameter gets no gradient
   // Of a parameter: what is derived from it has these values alone. Derived states have its grid.
   std::optional<WeightGrid> grid{};
+  // What a mask is of, and its place in SparsityOptions::entries.
+  std::optional<spec::SparsityPattern> pattern{};
+  std::int32_t entry = 0;
   spec::Init init{};
 };
 

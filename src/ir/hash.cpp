@@ -94,6 +94,8 @@ class Bytes {
     add(state.rows.total);
     add(state.is_trainable);
     if (state.grid) add(std::string_view(to_string(*state.grid)));
+    if (state.pattern) add(to_string(*state.pattern));
+    add(state.entry);
     add(state.init.rule);
     add(state.init.deviation);
     add(state.init.zero_row);

@@ -105,6 +105,9 @@ class Parser {
     if (lexer_.accept("rows")) parsed.rows = rows();
     if (lexer_.accept("frozen")) parsed.is_trainable = false;
     if (lexer_.accept("grid")) parsed.grid = grid();
+    if (lexer_.accept("pattern")) parsed.pattern = pattern();
+    if (lexer_.accept("entry"))
+      parsed.entry = static_cast<std::int32_t>(count("the entry of a mask"));
     if (lexer_.accept("init")) parsed.init = init();
     if (lexer_.accept("->")) {
       const std::size_t position = lexer_.position();
@@ -135,6 +138,13 @@ class Parser {
     if (const auto known = weight_grid_from_string(lexer_.word("the grid of weights")))
       return *known;
     lexer_.fail_expected("a grid of weights, such as q8_0");
+  }
+
+  spec::SparsityPattern pattern() {
+    const std::size_t at = lexer_.position();
+    if (const auto known = spec::sparsity_pattern_from_string(lexer_.string("a pattern in quotes")))
+      return *known;
+    lexer_.fail(at, "expected the pattern of a mask, such as \"block32\"");
   }
 
   spec::Init init() {

@@ -68,6 +68,8 @@ class Printer {
       append(" rows {}+{}/{}", rows.first, rows.count, rows.total);
     if (!state.is_trainable) append(" frozen");
     if (state.grid) append(" grid {}", to_string(*state.grid));
+    if (state.pattern) append(" pattern {}", quote(to_string(*state.pattern)));
+    if (state.entry != 0) append(" entry {}", state.entry);
     print_init(state.init);
     if (state.after != state.before) append(" -> {}", reference(state.after));
     out_ += '\n';

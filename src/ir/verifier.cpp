@@ -195,6 +195,8 @@ class Verifier {
           "states' grids", where, "its grid is not that of its parameter");
     check(state.is_trainable || state.kind() == StateKind::kParameter, "states owned", where,
           "a {} is frozen", role);
+    check(state.pattern.has_value() == (state.role == StateRole::kMask), "states' patterns", where,
+          "a {} {} a pattern", role, state.pattern ? "has" : "lacks");
   }
 
   void check_used(ValueId id, const std::string& where) const {

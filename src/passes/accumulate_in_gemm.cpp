@@ -40,6 +40,7 @@ bool accumulate_in_gemm(Graph& graph, const PassContext& context) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node node = graph.nodes[i];
     if (node.op->name != "sum_squares" || node.tag.segment != intern("optimizer")) continue;
+    if (node.inputs.size() > 1) continue;  // a product knows no mask
     if (node.tag.phase == ir::Phase::kUpdate && context.options.micro_batches > 1) continue;
     const NodeId id = graph.value(node.inputs[0]).producer;
     if (id == ir::kNoNode || graph.node(id).op->name != "accumulate") continue;

@@ -84,7 +84,7 @@ class Optimizer {
     std::vector<ValueId> sums;
     for (const Trained& one : trained) {
       set_layer(one.layer);
-      sums.push_back(builder_.add1("sum_squares", {one.gradient}));
+      sums.push_back(sum_squares(one));
       builder_.output(sums.back(), fmt::format("sum_squares.{}", text(one.name)));
     }
     set_layer(-1);
@@ -93,6 +93,17 @@ class Optimizer {
     clip_factor_ =
         unscale(builder_.add1("clip_factor", {options_.in_backward ? keep_norm(norm) : norm},
                               {{"max_norm", options_.clip_grad_norm}}));
+  }
+
+  // Sums what is present, where the parameter has a mask.
+  ValueId sum_squares(const Trained& one) {
+    const ir::State* mask = graph_.find_state(ir::StateRole::kMask, one.name);
+    if (mask == nullptr) return builder_.add1("sum_squares", {one.gradient});
+    return builder_.add1("sum_squares", {one.gradient, mask->before}, attributes_of(*mask));
+  }
+
+  static spec::Attributes attributes_of(const ir::State& mask) {
+    return {{std::string(spec::kMaskAttribute), std::string(to_string(*mask.pattern))}};
   }
 
   // Gradients stay those of the scaled loss: the factor that each update multiplies by undoes it.
@@ -155,6 +166,10 @@ class Optimizer {
                                     {ir::StateRole::kSecondMoment, ElementMap::kDynamicUnsigned}})
       add_state(role, in_8_bits ? quantized(type, moment_format(map)) : type);
     inputs.insert(inputs.end(), {clip_factor_, learning_rate_, step_});
+    if (const ir::State* mask = graph_.find_state(ir::StateRole::kMask, one.name)) {
+      inputs.push_back(mask->before);
+      attributes.merge(attributes_of(*mask));
+    }
     const auto next =
         builder_.add(ops::kOptimizerStep.name, std::move(inputs), std::move(attributes));
     for (std::size_t i = 0; i < states.size(); ++i) graph_.find_state(states[i])->after = next[i];

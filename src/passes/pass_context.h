@@ -12,6 +12,7 @@
 #include "ir/op_schema.h"
 #include "spec/decisions.h"
 #include "spec/mesh.h"
+#include "spec/sparsity.h"
 #include "spec/state.h"
 #include "spec/training.h"
 #include "tensor/tensor_type.h"
@@ -41,6 +42,7 @@ struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::ProductOptions products{};
   spec::QuantizationOptions quantization{};
+  spec::SparsityOptions sparsity{};
   spec::OptimizerOptions optimizer{};
   // That of frozen matrices which products alone read (quantize_frozen); none: they are as others.
   std::optional<BlockFormat> frozen_format{};

@@ -40,6 +40,7 @@
 #include "passes/ranks/sum_leaves.h"
 #include "passes/reload_parameters.h"
 #include "passes/slice_optimizer.h"
+#include "passes/sparsity/mask_weights.h"
 #include "passes/split_parameters.h"
 
 namespace anabatic::passes {
@@ -60,6 +61,8 @@ constexpr std::array kStages{
     Stage{kPrecision, Runs::kBoth},
     // Weights of products are known, and no packing of them is made yet.
     Stage{kFakeQuantize, Runs::kBoth},
+    // Likewise.
+    Stage{kMaskWeights, Runs::kTraining},
     // Takes the copies that precision makes, so that no other pass sees them.
     Stage{kQuantizeFrozen, Runs::kBoth},
     // Everything that follows sees forward and backward together.

@@ -50,6 +50,7 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
   return {.options = {.precision = options_.precision,
                       .products = options_.products,
                       .quantization = options_.quantization,
+                      .sparsity = options_.sparsity,
                       .optimizer = options_.optimizer,
                       .frozen_format = options_.frozen_format,
                       .pack_transposed = places_.pack_transposed,

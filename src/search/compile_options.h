@@ -14,6 +14,7 @@
 #include "plan/prices.h"
 #include "spec/decisions.h"
 #include "spec/mesh.h"
+#include "spec/sparsity.h"
 #include "spec/training.h"
 
 namespace anabatic::search {
@@ -33,6 +34,7 @@ struct CompileOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::ProductOptions products{};  // of which products it is not the precision
   spec::QuantizationOptions quantization{};
+  spec::SparsityOptions sparsity{};
   bool training = true;                // false: forward only
   spec::OptimizerOptions optimizer{};  // used when training and with_update
   // That of frozen matrices which products alone read (pass quantize_frozen); none: they are as

@@ -106,6 +106,14 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.quantization.grid = weight_grid_from_string(value);
   } else if (key == "unit") {  // of weights in that grid
     options.quantization.units.push_back(value);
+  } else if (key == "sparse") {  // UNIT PATTERN[ transposable]
+    std::istringstream words(value);
+    std::string unit, pattern, word;
+    words >> unit >> pattern >> word;
+    options.sparsity.entries.push_back({.units = {unit},
+                                        .pattern = *spec::sparsity_pattern_from_string(pattern),
+                                        .density = 0.5,
+                                        .is_transposable = word == "transposable"});
   } else if (key == "delay") {
     options.quantization.delay = std::stoll(value);
   } else if (key == "keep") {  // UNIT:PRECISION
