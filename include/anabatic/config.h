@@ -229,6 +229,19 @@ struct Config {
   };
   Quantization quantization{};
 
+  // Weights that become sparse.
+  struct Sparsity {
+    // Weights that become sparse in training: the units, which blocks of them stay, and the density
+    // that they reach between two steps. 2:4 may be transposable: true. threshold is the share of
+    // zeroes from which products take a sparse kernel. A list under `sparsity` itself is the same
+    // key.
+    // Allowed: {units: [UNIT], pattern: block32 | block16 | 2:4 | unstructured, density: (0, 1],
+    // schedule: {begin: STEP, end: STEP, every: STEPS}, threshold: auto | (0, 1], transposable:
+    // true | false}.
+    std::vector<std::string> weights{};
+  };
+  Sparsity sparsity{};
+
   // Elements that training sets to 0 at random.
   struct Dropout {
     // Share of what attention and MLP add to the hidden state that training sets to 0. auto is that

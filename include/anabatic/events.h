@@ -40,6 +40,14 @@ struct PreferenceMetrics {
   double chosen_tokens = 0, rejected_tokens = 0;
 };
 
+// Masks of an entry of sparsity.weights that were chosen before a step.
+struct SparsityMetrics {
+  std::string units;      // "experts.down"
+  std::string pattern{};  // "block32"
+  double density = 1;     // the share of blocks, or of weights, that are present
+  bool is_final = false;  // they stay from here on
+};
+
 // One training step.
 struct StepMetrics {
   std::int64_t step = 0, steps = 0, epoch = 0, tokens = 0;  // tokens: unmasked labels of the step
@@ -58,6 +66,7 @@ struct StepMetrics {
   std::vector<LayerBalance> experts;              // one for each MoE layer, over all micro-batches
   std::optional<CommMetrics> comm;                // empty with one rank
   std::optional<PreferenceMetrics> preference{};  // empty but for train.objective: dpo
+  std::vector<SparsityMetrics> sparsity{};        // empty where no mask was chosen
 };
 
 // The loss of a model on held-out data.

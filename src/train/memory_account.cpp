@@ -13,6 +13,7 @@
 #include "runtime/state_store.h"
 #include "runtime/swap/swap_space.h"
 #include "train/expert_balance.h"
+#include "train/sparsity/sparse_weights.h"
 #include "train/state_tiers.h"
 
 namespace anabatic::train {
@@ -133,6 +134,7 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
   add("batches", "", batch_bytes(run, evaluation != nullptr));
   add("metrics", "tokens of experts", ExpertHistory::num_bytes(training.graph));
   add("staging", "import, checkpoint, export", kStagingBytes);
+  add("staging", "masks that are chosen", choice_bytes(training.graph, num_threads));
   const bool has_swap = !training.program.windows.empty();
   const spec::Decisions& decisions = training.memory.decisions;
   if (has_swap) add("staging", "states on disk", runtime::swap::kStagingBytes);

@@ -99,6 +99,7 @@ void MetricsLog::write(const StepMetrics& m) {
     object["loss_scale"] = *m.loss_scale;
     object["skipped"] = m.is_skipped;
   }
+  for (const SparsityMetrics& units : m.sparsity) object["density"][units.units] = units.density;
   object["learning_rate"] = m.learning_rate;
   object["tokens_per_second"] = m.tokens_per_second;
   object["step_time_s"] = m.step_time_s;
@@ -120,6 +121,8 @@ void MetricsLog::write(const StepMetrics& m) {
                                   {"speed/tokens_per_second", m.tokens_per_second}};
   if (m.mtp_loss) scalars.push_back({"train/mtp_loss", *m.mtp_loss});
   if (m.loss_scale) scalars.push_back({"train/loss_scale", *m.loss_scale});
+  for (const SparsityMetrics& units : m.sparsity)
+    scalars.push_back({fmt::format("density/{}", units.units), units.density});
   if (m.preference)
     for (const auto& [name, value] : preference_values(*m.preference))
       scalars.push_back({fmt::format("preference/{}", name), value});

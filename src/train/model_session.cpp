@@ -22,6 +22,7 @@
 #include "train/calibration.h"
 #include "train/config/precision_keys.h"
 #include "train/config/quantization_keys.h"
+#include "train/config/sparsity_keys.h"
 #include "train/derived_states.h"
 #include "train/lora/run_adapter.h"
 #include "train/loss_scale/loss_scaler.h"
@@ -32,6 +33,7 @@
 #include "train/ranks/run_mesh.h"
 #include "train/replan/carried_states.h"
 #include "train/run_plan.h"
+#include "train/sparsity/sparse_weights.h"
 #include "train/state_rows.h"
 #include "train/swap_tier.h"
 
@@ -77,6 +79,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
   if (request.as_trained) {
     options.products = product_options(run);
     options.quantization = quantization_options(run);
+    options.sparsity = sparsity_options(run);
   }
   options.training = request.training;
   options.with_update = request.with_update;
@@ -266,9 +269,11 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
         runtime::swap::SwapOptions{.directory = swap_directory(run_),
                                    .num_compute_threads = team_.num_threads(),
                                    .wrap_device = wrap_swap_}));
+  const std::vector<Name> masks = new_masks(bound->compiled.graph, store_);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,
       runtime::ExecutorOptions{.poison = run_.compiler.poison, .rank = rank_});
+  for (const Name mask : masks) fill_mask(store_.find(mask));
   fill_key_blocks(*bound);
   planned_arena_bytes_ += bound->executor->arena_bytes();
   for (const ir::State& state : bound->compiled.graph.states) {
@@ -276,6 +281,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
     std::vector<ir::State>* known = nullptr;
     if (state.kind() == ir::StateKind::kParameter) known = &parameters_;
     if (state.kind() == ir::StateKind::kDerived) known = &derived_;
+    if (state.kind() == ir::StateKind::kMask) known = &masks_;
     if (known == nullptr) continue;
     const auto same = [&](const ir::State& other) { return other.name == state.name; };
     if (std::none_of(known->begin(), known->end(), same)) known->push_back(state);
@@ -290,6 +296,7 @@ std::unique_ptr<BoundProgram> ModelSession::rebind(const RunConfig& run, lower::
   run_ = run;
   parameters_.clear();
   derived_.clear();
+  masks_.clear();
   updated_.clear();
   saved_states_.clear();
   planned_arena_bytes_ = 0;

@@ -109,6 +109,9 @@ class ModelSession {
   std::optional<TrainedGrid> trained_grid(std::int64_t updates);
   void refresh_stale();
 
+  // The masks of sparse parameters, of every program bound so far.
+  const std::vector<ir::State>& masks() const { return masks_; }
+
   // What a checkpoint keeps: parameters and moments, in the order of their names.
   const std::vector<SavedState>& saved_states() const { return saved_states_; }
   // Which file tensor holds which part of which parameter: as the source spells them, known after
@@ -150,8 +153,9 @@ class ModelSession {
   spec::DeviceSpec device_;
   device::ThreadTeam team_;
   runtime::StateStore store_;
-  std::vector<ir::State> parameters_, derived_;  // of every program bound so far, each once
-  std::set<Name> updated_;                       // states that some program writes
+  // What every program bound so far has, each once.
+  std::vector<ir::State> parameters_, derived_, masks_;
+  std::set<Name> updated_;  // states that some program writes
   std::vector<SavedState> saved_states_;
   model::WeightMap weight_map_;
   std::unique_ptr<ModelFiles> files_;

@@ -22,8 +22,10 @@
 #include "train/config/lora_keys.h"
 #include "train/config/other_names.h"
 #include "train/config/parallel_keys.h"
+#include "train/config/plugin_keys.h"
 #include "train/config/precision_keys.h"
 #include "train/config/quantization_keys.h"
+#include "train/config/sparsity_keys.h"
 #include "train/config/strategy_file.h"
 
 namespace anabatic::train {
@@ -74,29 +76,6 @@ ConfigKey betas_key() {
           [](const RunConfig& config) { return show_list(config.optimizer.betas, show_double); },
       .type = "list of numbers",
       .allowed = "two in [0, 1)"};
-}
-
-ConfigKey replace_key() {
-  return {.name = "model.replace",
-          .help =
-              "Operators of the model that operators of plugins replace, wherever they are in a "
-              "segment: {segment: mlp, op: swiglu, with: my_swiglu}.",
-          .is_list = true,
-          .set =
-              [](RunConfig& config, Values values) {
-                config.model.replace.clear();
-                for (const std::string& text : values)
-                  config.model.replace.push_back(plugin::parse_replacement(text));
-              },
-          .show =
-              [](const RunConfig& config) {
-                return show_list(config.model.replace, [](const plugin::Replacement& replacement) {
-                  return plugin::to_string(replacement);
-                });
-              },
-          .takes_maps = true,
-          .type = "list of text",
-          .allowed = "{segment: NAME, op: NAME, with: NAME}"};
 }
 
 void add_data_keys(std::vector<ConfigKey>& keys) {
@@ -491,6 +470,7 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
 
 const ConfigKey* find_key(std::string_view name) {
   if (name == "plugins") name = "model.plugins";
+  if (name == "sparsity") name = "sparsity.weights";
   for (const ConfigKey& key : config_keys())
     if (key.name == name) return &key;
   return nullptr;
@@ -503,6 +483,7 @@ std::string one_map(const ConfigKey& key) {
 std::string unknown_key(const std::string& name) {
   for (const ConfigKey& key : config_keys())
     if (key.takes_maps && name.starts_with(key.name + ".")) return one_map(key);
+  if (name.starts_with("sparsity.")) return one_map(*find_key("sparsity"));
   std::vector<std::string> names;
   for (const ConfigKey& key : config_keys()) names.push_back(key.name);
   if (name.starts_with("fusions.")) {
@@ -626,6 +607,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_train_keys(all);
     add_precision_keys(all);
     add_quantization_keys(all);
+    add_sparsity_keys(all);
     add_dropout_keys(all);
     add_attention_keys(all);
     add_optimizer_keys(all);
@@ -739,6 +721,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
   add_lora_problems(config, problems);
   add_precision_problems(config, problems);
   add_quantization_problems(config, problems);
+  add_sparsity_problems(config, problems);
   add_dropout_problems(config, problems);
   add_attention_problems(config, problems);
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;

@@ -17,6 +17,7 @@
 #include "io/document_ends.h"
 #include "plugin/replacement.h"
 #include "spec/product.h"
+#include "spec/sparsity.h"
 
 namespace anabatic::train {
 
@@ -89,6 +90,11 @@ struct RunConfig {
     std::string per_channel = "auto";  // auto | true | false
     std::int64_t quant_delay = 0;
   } quantization;
+  // Weights that become sparse.
+  struct Sparsity {
+    std::vector<spec::SparseUnits> weights;
+    bool is_final = false;  // no key: set by a run whose masks stay as they are
+  } sparsity;
   // Shares of elements that training sets to 0 at random.
   struct Dropout {
     double residual = kUsualDropout, embedding = kUsualDropout, attention = kUsualDropout;

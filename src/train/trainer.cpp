@@ -44,6 +44,7 @@
 #include "train/replan/carried_states.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
+#include "train/sparsity/sparse_weights.h"
 #include "train/swap_tier.h"
 #include "train/training_step.h"
 #include "train/utilization.h"
@@ -112,6 +113,7 @@ struct Trainer::Impl {
   std::string other_weights;  // those of dpo.reference, where it is a directory
   std::optional<io::Loader> loader;
   LossScaler loss_scaler = make_loss_scaler(run);
+  SparseWeights sparse_weights;
   std::optional<RankStep> rank_step;
   Utilization utilization = utilization_of(run, session);
   std::optional<MetricsLog> log;
@@ -183,6 +185,8 @@ struct Trainer::Impl {
     session.refresh_derived(first_step - 1);
     if (const std::string coverage = session.grid_coverage(); !coverage.empty())
       say("quantization: {}", coverage);
+    for (const std::string& line : sparsity_lines(program->compiled.graph, run))
+      say("sparsity: {}", line);
     device::trim_heap();  // of what import leaves between its blocks
     loader.emplace(dataset, loader_options(run, ranks.own()));
     rank_step.emplace(run, session, *program, loss_scaler, ranks.own());
@@ -211,6 +215,7 @@ struct Trainer::Impl {
     session.set_methods(methods);
     if (!planned.note.empty()) say("plan: {}", planned.note);
     program = session.bind(std::move(planned.plan.training));
+    sparse_weights = SparseWeights(run, program->compiled.graph);
     expert_history = ExpertHistory(ExpertCounts(*program));
     if (const auto* swap = session.store().swap())
       say("disk: {}, {}", format_bytes(swap->file_bytes()), swap->describe());
@@ -467,6 +472,7 @@ struct Trainer::Impl {
       check_packing(batch);
       reference->check(*program, batch);
     }
+    std::vector<SparsityMetrics> chosen = sparse_weights.prepare(session, step);
     StepMetrics metrics;
     for (bool is_done = false; !is_done;) {
       metrics = {.step = step, .steps = run.train.steps, .epoch = batch.epoch};
@@ -482,6 +488,11 @@ struct Trainer::Impl {
       log_warning("[train] step {}: no token of this step has a label; nothing is learned from it",
                   step);
     add_expert_metrics(metrics);
+    metrics.sparsity = std::move(chosen);
+    for (const SparsityMetrics& units : metrics.sparsity)
+      if (units.is_final)
+        say("sparsity: {}: {} at density {:.6g} from step {} on", units.units, units.pattern,
+            units.density, step);
     is_sound = true;
     done_step = step;
 

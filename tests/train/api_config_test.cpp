@@ -61,9 +61,10 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.quantization.format = Config::Quantization::Format::kQ40;
   config.precision.loss_scale = 512.0;
   config.dropout.residual = 0.1;
+  config.sparsity.weights = {"{units: [experts.down], pattern: block32, density: 0.25}"};
   config.attention.blocks_size = 64;
   config.attention.blocks_local = 8;
-  EXPECT_EQ(to_settings(config).size(), 20u);
+  EXPECT_EQ(to_settings(config).size(), 21u);
   const RunConfig run = run_of(config);
   EXPECT_EQ(run.data.train, config.data.train);
   EXPECT_FALSE(run.data.shuffle);
@@ -78,6 +79,7 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run.precision.int8_fallback, 128);
   EXPECT_EQ(run.precision.loss_scale, 512);
   EXPECT_EQ(run.dropout.residual, 0.1);
+  EXPECT_EQ(run.sparsity.weights.at(0).density, 0.25);
   EXPECT_EQ(run.dropout.embedding, RunConfig::kUsualDropout);
   EXPECT_EQ(run.precision.keep, config.precision.keep);
   EXPECT_TRUE(run.quantization.enable);

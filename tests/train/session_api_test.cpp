@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -58,6 +59,20 @@ std::vector<float> values_of(const Session& session, const std::string& state) {
       return values;
     }
   return {};
+}
+
+TEST_F(SessionTest, MakesWeightsSparseByTheSchedule) {
+  Session session({}, yaml([](RunConfig& run) {
+                    run.sparsity.weights = {{.units = {"experts.down"},
+                                             .pattern = spec::SparsityPattern::kTwoOfFour,
+                                             .density = 0.5,
+                                             .schedule = {.begin = 2, .end = 2}}};
+                  }));
+  for (int i = 1; i <= 3; ++i) {
+    session.step(batch(), 1e-2);
+    const std::vector<float> values = values_of(session, "layers.0.experts.down.weight");
+    EXPECT_EQ(std::ranges::count(values, 0.0f), i < 2 ? 0 : std::ssize(values) / 2);
+  }
 }
 
 TEST_F(SessionTest, LearnsFromItsHostsData) {

@@ -76,6 +76,10 @@ void add(Settings& all, const Config::Quantization& quantization) {
   all["quantization.quant_delay"] = values(quantization.quant_delay);
 }
 
+void add(Settings& all, const Config::Sparsity& sparsity) {
+  all["sparsity.weights"] = values(sparsity.weights);
+}
+
 void add(Settings& all, const Config::Dropout& dropout) {
   all["dropout.residual"] = values(dropout.residual, "auto");
   all["dropout.embedding"] = values(dropout.embedding, "auto");
@@ -218,6 +222,7 @@ Settings all_settings(const Config& config) {
   add(all, config.train);
   add(all, config.precision);
   add(all, config.quantization);
+  add(all, config.sparsity);
   add(all, config.dropout);
   add(all, config.attention);
   add(all, config.optimizer);

@@ -3,6 +3,7 @@
 
 #include "plan/choice_id.h"
 #include "train/run_plan.h"
+#include "train/sparsity/sparse_weights.h"
 
 namespace anabatic::train {
 
@@ -15,6 +16,8 @@ PlanSummary summarize(const RunConfig& run, const lower::Compiled& training,
                         choices);
   const std::string disk = disk_to_string(run, training, price);
   if (!disk.empty()) text += fmt::format("on disk: {}\n", disk);
+  for (const std::string& line : sparsity_lines(training.graph, run))
+    text += fmt::format("sparsity: {}\n", line);
   text += fmt::format("step: predicted {:.3g} s ({})\n", price.seconds, price_source);
   return {.peak_memory_bytes = memory.peak_bytes,
           .memory = shares(memory),

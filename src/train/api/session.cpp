@@ -27,6 +27,7 @@
 #include "train/router_bias.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
+#include "train/sparsity/sparse_weights.h"
 #include "train/training_step.h"
 
 namespace anabatic {
@@ -60,6 +61,7 @@ struct Session::Impl {
   std::vector<GradientNorm> norms;
   std::int64_t step = 0;
   train::LossScaler scaler{1};
+  train::SparseWeights sparse_weights;
   train::RunIdentity identity = train::new_run_identity();
   bool is_sound = true;     // are the states those of `step`?
   bool is_stale = false;    // must every copy and packing be made from its parameter?
@@ -106,6 +108,7 @@ struct Session::Impl {
                          machine.price_source);
     program = model->bind(std::move(planned.plan.training));
     experts = train::ExpertCounts(*program);
+    sparse_weights = train::SparseWeights(run, program->compiled.graph);
   }
 
   void list_norms() {
@@ -151,6 +154,7 @@ struct Session::Impl {
     ANABATIC_REQUIRE(data.unmasked_tokens > 0,
                      "[session] expected a label to learn, got none in {} sequences", batch.size());
     if (is_stale) refresh();
+    (void)sparse_weights.prepare(*model, step + 1);
     norms.clear();
     StepResult result{.step = step + 1, .num_labels = data.unmasked_tokens};
     const train::StepNumbers numbers{.update = scaler.update_of(step + 1),

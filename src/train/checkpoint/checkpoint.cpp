@@ -12,6 +12,7 @@
 #include "train/checkpoint/state_files.h"
 #include "train/convert/run_manifest.h"
 #include "train/ranks/run_mesh.h"
+#include "train/sparsity/mask_manifest.h"
 
 namespace anabatic::train {
 namespace {
@@ -74,6 +75,8 @@ fs::path save_checkpoint(const fs::path& output, ModelSession& session,
       log_info("[quantization] step {}: {}{}", progress.step, to_string(*trained),
                trained->has_begun ? "" : "; products read weights as they are");
     }
+    if (const SparseParameters sparse = sparse_parameters(session); !sparse.empty())
+      write_mask_manifest(mask_manifest_path(directory), sparse, directory);
     write_progress(directory, written);
     write_file_atomically(directory / kRunConfigFile, to_yaml(run));
     for (const auto& entry : fs::directory_iterator(directory)) {

@@ -224,6 +224,7 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "dpo.label_smoothing",
                                                        "dpo.length_normalized",
                                                        "dpo.reference",
+                                                       "sparsity.weights",
                                                        "memory.compress",
                                                        "optimizer.state_precision",
                                                        "optimizer.update"};

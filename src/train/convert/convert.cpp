@@ -28,6 +28,7 @@
 #include "train/convert/trained_export.h"
 #include "train/convert/trained_grid.h"
 #include "train/convert/unfinished.h"
+#include "train/sparsity/mask_manifest.h"
 
 namespace anabatic::train {
 namespace {
@@ -44,7 +45,8 @@ constexpr double kLargestDifference = 1e-3;
 
 bool is_weight_file(const std::string& name) {
   return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
-         name == io::kChecksumsFile || name == kManifestFile || name == kTrainedGridFile;
+         name == io::kChecksumsFile || name == kManifestFile || name == kTrainedGridFile ||
+         name == kMaskManifestFile;
 }
 
 bool fuses_experts(const model::Spelling& spelling, const model::Declarations& declared) {
@@ -355,6 +357,8 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   if (options.upcycle && options.upcycle->noise > 0)
     write(values_of(source, result, options.upcycle));
   write_manifest(path, manifest);
+  if (const auto sparse = find_sparse_parameters(source_path))
+    write_mask_manifest(mask_manifest_path(path), *sparse, path);
   directory.finish();
   return manifest;
 }
@@ -391,6 +395,11 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
                  manifest);
   manifest.in_f16 = target.in_f16;
   write_manifest_file(manifest_file.path(), manifest);
+  if (const auto sparse = find_sparse_parameters(source_path)) {
+    Unfinished mask_file(mask_manifest_path(destination), true);
+    write_mask_manifest(mask_file.path(), *sparse, file.path());
+    mask_file.finish();
+  }
   manifest_file.finish();
   file.finish();
   return manifest;

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The key `sparsity.weights`, a list of maps: which weights become sparse, how, and when.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "spec/sparsity.h"
+#include "train/run_config.h"
+
+namespace anabatic::train {
+
+void add_sparsity_keys(std::vector<ConfigKey>& keys);
+void add_sparsity_problems(const RunConfig& config, std::vector<std::string>& problems);
+
+// Without entries where it is off.
+spec::SparsityOptions sparsity_options(const RunConfig& config);
+
+// Masks stay from the update of this step on; 0 without sparse weights.
+std::int64_t last_mask_step(const RunConfig& config);
+
+}  // namespace anabatic::train
