@@ -19,6 +19,7 @@
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
 #include "train/ranks/ranks.h"
+#include "train/sparsity/sparse_weights.h"
 #include "train/swap_tier.h"
 
 namespace anabatic::cli {
@@ -145,6 +146,19 @@ void add_note(ModelPlan& plan, const std::string& note) {
   plan.note += (plan.note.empty() ? "" : "; ") + note;
 }
 
+// Entries of sparsity.weights, with the density that shapes can give.
+OrderedJson sparsity_json(const ModelPlan& planned) {
+  OrderedJson json = OrderedJson::array();
+  for (const train::MaskedUnits& units :
+       train::masked_units(planned.plan.training.graph, planned.run))
+    json.push_back({{"units", units.entry.units},
+                    {"pattern", std::string(to_string(units.entry.pattern))},
+                    {"density", units.reached(units.entry.density)},
+                    {"weights", units.weights.size()},
+                    {"elements", units.num_elements()}});
+  return json;
+}
+
 }  // namespace
 
 std::int64_t ModelPlan::tokens() const {
@@ -266,6 +280,8 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
   if (planned.config.key_blocks)
     out += fmt::format("attention    {}\n",
                        train::key_blocks_text(planned.config, run.data.sequence_length));
+  for (const std::string& line : train::sparsity_lines(planned.plan.training.graph, run))
+    out += fmt::format("sparsity     {}\n", line);
   out += fmt::format("memory       predicted peak {} of {} available, of which\n{}",
                      format_bytes(planned.memory.peak_bytes), format_bytes(planned.available_bytes),
                      train::to_string(planned.memory));
@@ -313,6 +329,7 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
         {"gradient_accumulation_steps", run.train.gradient_accumulation_steps},
         {"precision", run.train.precision},
         {"threads", planned.device.num_threads}}},
+      {"sparsity", sparsity_json(planned)},
       {"peak_bytes", planned.memory.peak_bytes},
       {"available_bytes", planned.available_bytes},
       {"table", std::move(table)},

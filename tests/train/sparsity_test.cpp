@@ -24,6 +24,7 @@
 #include "tensor/panels.h"
 #include "train/convert/convert.h"
 #include "train/evaluate.h"
+#include "train/ranks/ranks.h"
 #include "train/sparsity/choose_mask.h"
 #include "train/sparsity/mask_manifest.h"
 #include "train/sparsity/sparse_weights.h"
@@ -459,8 +460,8 @@ TEST(Sparsity, IsRefusedByTheNamesOfKeys) {
               HasSubstr("expected 0.5 with pattern: 2:4, got 0.25"));
   EXPECT_THAT(problems("{units: [experts], pattern: block16, density: 1, transposable: true}"),
               HasSubstr("transposable: expected pattern: 2:4 with it, got block16"));
-  EXPECT_THAT(problems("{units: [experts], patern: block32, density: 1}"),
-              HasSubstr("unknown key 'patern', did you mean pattern?"));
+  EXPECT_THAT(problems("{unit: [experts], pattern: block32, density: 1}"),
+              HasSubstr("unknown key 'unit', did you mean units?"));
   EXPECT_THAT(problems("{units: [experts], pattern: block32}"), HasSubstr("density: expected"));
   EXPECT_THAT(problems("{pattern: block32, density: 0.5}"), HasSubstr("units: expected units"));
   EXPECT_THAT(problems("{units: [experts], pattern: block32, density: 0.5, schedule: {begin: 9, "
@@ -475,6 +476,10 @@ TEST(Sparsity, IsRefusedByTheNamesOfKeys) {
               HasSubstr("lora.targets: expected none"));
   EXPECT_THAT(problems(good, {{"parallel.local_ranks", {"2"}}}),
               HasSubstr("parallel.local_ranks: expected 1"));
+  RunConfig of_processes = load_run_config("", {{"sparsity.weights", {good}}});
+  of_processes.parallel.local_ranks = 2;  // as a launcher has it
+  EXPECT_THAT(message_of<Unsupported>([&] { require_supported_by_ranks(of_processes); }),
+              HasSubstr("sparsity.weights: expected one rank, got 2"));
 }
 
 TEST(Sparsity, ComesBackFromItsText) {

@@ -40,6 +40,10 @@ RunConfig of_one_thread(RunConfig run, std::int64_t shared_bytes) {
 
 void require_supported_by_ranks(const RunConfig& run) {
   if (num_ranks(run) == 1) return;
+  if (!run.sparsity.weights.empty())
+    throw Unsupported(
+        fmt::format("[ranks] sparsity.weights: expected one rank, got {}: ranks do not share masks",
+                    num_ranks(run)));
   std::string refused;
   const auto refuse = [&](bool is_asked, std::string_view what) {
     if (is_asked) refused.append(refused.empty() ? "" : ", ").append(what);
