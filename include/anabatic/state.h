@@ -16,16 +16,20 @@ enum class StateRole : std::uint8_t {
   kLower,        // the lower 16 bits of that parameter
   kFirstMoment,  // of AdamW
   kSecondMoment,
-  kPreviousNorm,       // gradient norm of the previous step, for the whole model
-  kGradient,           // from its first write to the update
-  kSquares,            // the sum of squares of a gradient
-  kCopy,               // a bf16 copy of a parameter
-  kRowMajorCopy,       // row-major copy of a parameter that is stored in panels
-  kPacking,            // the packed layout of a parameter, for products of the forward
-  kPackingTransposed,  // the same for products of input gradients
-  kCache,              // keys or values for generation
-  kLeafSum,            // a gradient's sum over leaves of a step, until the update
-  kMask                // which elements of a sparse parameter are present
+  kPreviousNorm,           // gradient norm of the previous step, for the whole model
+  kGradient,               // from its first write to the update
+  kSquares,                // the sum of squares of a gradient
+  kCopy,                   // a bf16 copy of a parameter
+  kRowMajorCopy,           // row-major copy of a parameter that is stored in panels
+  kPacking,                // the packed layout of a parameter, for products of the forward
+  kPackingTransposed,      // the same for products of input gradients
+  kCache,                  // keys or values for generation
+  kLeafSum,                // a gradient's sum over leaves of a step, until the update
+  kMask,                   // which elements of a sparse parameter are present
+  kSparseIndex,            // where these lie in it, for products of the forward
+  kSparseIndexTransposed,  // the same for products of input gradients
+  kSparseValues,           // these elements, in the order in which such a product reads them
+  kSparseValuesTransposed
 };
 
 ANABATIC_API std::string_view to_string(

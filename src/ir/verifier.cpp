@@ -195,7 +195,7 @@ class Verifier {
           "states' grids", where, "its grid is not that of its parameter");
     check(state.is_trainable || state.kind() == StateKind::kParameter, "states owned", where,
           "a {} is frozen", role);
-    check(state.pattern.has_value() == (state.role == StateRole::kMask), "states' patterns", where,
+    check(state.pattern.has_value() == spec::has_pattern(state.role), "states' patterns", where,
           "a {} {} a pattern", role, state.pattern ? "has" : "lacks");
   }
 

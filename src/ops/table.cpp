@@ -36,6 +36,8 @@
 #include "ops/route_sort.h"
 #include "ops/router.h"
 #include "ops/scale.h"
+#include "ops/sparse/pack_sparse.h"
+#include "ops/sparse/sparse_linear.h"
 #include "ops/sum_rows.h"
 #include "ops/sum_squares.h"
 #include "ops/unpermute.h"
@@ -87,6 +89,9 @@ const ir::OpSchema* const kTable[] = {
     &kGroupedLinearManyWeightGradient,
     &kGroupedLinearWeightGradient,
     &kGroupedLinearWeightGradientSquares,
+    &kGroupedSparseLinear,
+    &kGroupedSparseLinearInputGradient,
+    &kGroupedSparseLinearWeightGradient,
     &kHeadLogProbabilities,
     &kHeadLoss,
     &kHeadLossWithGradient,
@@ -112,6 +117,7 @@ const ir::OpSchema* const kTable[] = {
     &kLoadBalancingLossGradient,
     &kOptimizerStep,
     &kPack,
+    &kPackSparse,
     &kPermute,
     &kPermuteGradient,
     &kPreferenceLoss,
@@ -135,6 +141,10 @@ const ir::OpSchema* const kTable[] = {
     &kSequenceBalanceLoss,
     &kSequenceBalanceLossGradient,
     &kSinksGradient,
+    &kSparseIndex,
+    &kSparseLinear,
+    &kSparseLinearInputGradient,
+    &kSparseLinearWeightGradient,
     &kSumLeaves,
     &kSumRows,
     &kSumSquares,

@@ -20,14 +20,17 @@ constexpr double kShareOfUpdateIn8Bits = 0.3;
 
 // Words that op names begin with, and the share of the roof that kernels reach on two cores of an
 // AMD Milan; longer words first.
-constexpr std::array<std::pair<std::string_view, double>, 8> kShares{{{"attention_gradient", 0.6},
-                                                                      {"attention", 0.65},
-                                                                      {"head_loss", 0.8},
-                                                                      {"router", 0.2},
-                                                                      {"optimizer_step", 0.9},
-                                                                      {"cast", 0.8},
-                                                                      {"dequantize", 0.8},
-                                                                      {"quantize", 0.5}}};
+constexpr std::array<std::pair<std::string_view, double>, 10> kShares{
+    {{"attention_gradient", 0.6},
+     {"attention", 0.65},
+     {"grouped_sparse_linear", 0.6},
+     {"sparse_linear", 0.65},
+     {"head_loss", 0.8},
+     {"router", 0.2},
+     {"optimizer_step", 0.9},
+     {"cast", 0.8},
+     {"dequantize", 0.8},
+     {"quantize", 0.5}}};
 
 // Products that run the same loops share a price: what they keep and a sum of squares do not count.
 // A calibration measures one step, which has only one of these forms.

@@ -33,6 +33,12 @@ constexpr std::array<RoleRow, kStateRoles.size()> kRoleRows{{
     {StateRole::kCache, "cache", StateKind::kCache, "", ""},
     {StateRole::kLeafSum, "leaf_sum", StateKind::kSum, "leaf_sums.", ""},
     {StateRole::kMask, "mask", StateKind::kMask, "mask.", ""},
+    {StateRole::kSparseIndex, "sparse_index", StateKind::kDerived, "", ".index"},
+    {StateRole::kSparseIndexTransposed, "sparse_index_transposed", StateKind::kDerived, "",
+     ".index_transposed"},
+    {StateRole::kSparseValues, "sparse_values", StateKind::kDerived, "", ".sparse"},
+    {StateRole::kSparseValuesTransposed, "sparse_values_transposed", StateKind::kDerived, "",
+     ".sparse_transposed"},
 }};
 
 constexpr bool is_in_order() {

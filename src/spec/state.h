@@ -14,12 +14,25 @@ namespace anabatic::spec {
 
 using anabatic::StateRole;
 
-inline constexpr std::array kStateRoles{
-    StateRole::kParameter,    StateRole::kUpper,        StateRole::kLower,
-    StateRole::kFirstMoment,  StateRole::kSecondMoment, StateRole::kPreviousNorm,
-    StateRole::kGradient,     StateRole::kSquares,      StateRole::kCopy,
-    StateRole::kRowMajorCopy, StateRole::kPacking,      StateRole::kPackingTransposed,
-    StateRole::kCache,        StateRole::kLeafSum,      StateRole::kMask};
+inline constexpr std::array kStateRoles{StateRole::kParameter,
+                                        StateRole::kUpper,
+                                        StateRole::kLower,
+                                        StateRole::kFirstMoment,
+                                        StateRole::kSecondMoment,
+                                        StateRole::kPreviousNorm,
+                                        StateRole::kGradient,
+                                        StateRole::kSquares,
+                                        StateRole::kCopy,
+                                        StateRole::kRowMajorCopy,
+                                        StateRole::kPacking,
+                                        StateRole::kPackingTransposed,
+                                        StateRole::kCache,
+                                        StateRole::kLeafSum,
+                                        StateRole::kMask,
+                                        StateRole::kSparseIndex,
+                                        StateRole::kSparseIndexTransposed,
+                                        StateRole::kSparseValues,
+                                        StateRole::kSparseValuesTransposed};
 // How long states of a role live, and which files hold them.
 enum class StateKind : std::uint8_t {
   kParameter,  // trained, saved and exported
@@ -36,6 +49,8 @@ inline bool is_saved(StateKind kind) {
 }
 // Whether states of the role belong to a parameter, their owner.
 bool has_owner(StateRole role);
+// Whether they follow the pattern of a sparse parameter: its mask and its layout.
+inline bool has_pattern(StateRole role) { return role >= StateRole::kMask; }
 
 // Rows [first, first + count) of `total`: all dimensions but the last, flattened. total 0: all.
 struct Rows {

@@ -8,6 +8,7 @@
 #include "spec/dropout.h"
 #include "spec/key_blocks.h"
 #include "spec/router.h"
+#include "spec/sparse_layout.h"
 #include "support/comparator.h"
 #include "support/random_data.h"
 #include "support/tolerance.h"
@@ -110,6 +111,71 @@ TEST(GroupedLinearGradient, OfTheBiasSumsTheRowsOfAGroup) {
   const OpCall forward{"grouped_linear", {{"bias", true}}, {x, weight, offsets, bias}, {dy.type}};
   expect_gradient(forward, 3, {dy.data}, gradient("sum_rows", {}, {dy, offsets}, {bias.type}),
                   true);
+}
+
+// The values of the blocks are the weight: the gradient of an absent element is 0.
+TEST(SparseLinearGradient, MatchesFiniteDifferencesAtEveryDensity) {
+  const spec::Attributes sparse{{"pattern", std::string("block16")}};
+  const auto with = [&](const char* key, std::int64_t value) {
+    spec::Attributes attributes = sparse;
+    attributes[key] = value;
+    return attributes;
+  };
+  // Steps of the blocks of the first and of the second matrix, each with panels of 16 of its 20
+  // lines, of a depth of 18.
+  for (const std::vector<double>& index : {std::vector<double>{0, 0, 0, 0, 0, 0},
+                                           {0, 0, 1, 0, 0, 1, 1, 1},
+                                           {0, 2, 4, 0, 1, 0, 1, 0, 2, 4, 0, 1, 0, 1}}) {
+    const auto width = static_cast<std::int64_t>(index.size()) / 2, kept = width - 3;
+    const Values x = random({5, 18}, 0), values = random({2, kept, 256}, 1),
+                 dy = random({5, 20}, 2), where = integers(index, {2, width}),
+                 offsets = integers({0, 5, 5});
+    const bool is_empty = kept == 0;
+    const OpCall forward{
+        "grouped_sparse_linear", with("out", 20), {x, values, where, offsets}, {dy.type}};
+    const Values dw = gradient("grouped_sparse_linear_weight_gradient", sparse,
+                               {x, dy, where, offsets}, {doubles({2, 20, 18})});
+    // That of values, in their order: zero in padding.
+    Values of_values = values;
+    std::fill(of_values.data.begin(), of_values.data.end(), 0.0);
+    double outside = 0;
+    for (const double value : dw.data) outside += std::abs(value);
+    for (std::int64_t e = 0; e < 2; ++e)
+      for (std::int64_t panel = 0; panel < 2; ++panel) {
+        const auto* of = index.data() + e * width;
+        for (auto n = static_cast<std::int64_t>(of[panel]);
+             n < static_cast<std::int64_t>(of[panel + 1]); ++n)
+          for (std::int64_t line = panel * 16; line < std::min<std::int64_t>(20, panel * 16 + 16);
+               ++line) {
+            const auto first = static_cast<std::int64_t>(of[3 + n]) * 16;
+            for (std::int64_t k = first; k < std::min<std::int64_t>(18, first + 16); ++k) {
+              const double value = dw.data[static_cast<std::size_t>((e * 20 + line) * 18 + k)];
+              of_values.data[static_cast<std::size_t>(
+                  (e * kept + n) * 256 + spec::place_in_block(16, false, line % 16, k - first))] =
+                  value;
+              outside -= std::abs(value);
+            }
+          }
+      }
+    EXPECT_LE(std::abs(outside), difference_tolerance(1)) << kept;
+    expect_gradient(forward, 1, {dy.data}, of_values, true);
+    // The input gradient reads the transpose: here that of all blocks, or of none.
+    if (kept != 4 && !is_empty) continue;
+    Values transposed = values;
+    for (std::int64_t block = 0; block < 2 * kept; ++block)
+      for (std::int64_t line = 0; line < 16; ++line)
+        for (std::int64_t k = 0; k < 16; ++k) {
+          const std::int64_t e = block / 4, n = block % 4, turned = e * 4 + n % 2 * 2 + n / 2;
+          transposed.data[static_cast<std::size_t>(turned * 256 +
+                                                   spec::place_in_block(16, false, k, line))] =
+              values.data[static_cast<std::size_t>(block * 256 +
+                                                   spec::place_in_block(16, false, line, k))];
+        }
+    expect_gradient(forward, 0, {dy.data},
+                    gradient("grouped_sparse_linear_input_gradient", with("in", 18),
+                             {dy, transposed, where, offsets}, {x.type}),
+                    true);
+  }
 }
 
 // Two of the slots of a token may name one expert.

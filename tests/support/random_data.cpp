@@ -248,6 +248,43 @@ Data block_lists(const Draw& draw) {
   return ids;
 }
 
+// So many distinct numbers below `bound`, ascending.
+Data some_of(const Draw& draw, std::size_t first, std::size_t count, std::size_t bound) {
+  Data order(bound);
+  std::iota(order.begin(), order.end(), 0.0);
+  for (std::size_t i = bound; i > 1; --i)
+    std::swap(order[i - 1], order[draw.below(first * bound + i, i)]);
+  order.resize(count);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+// The index of matrices of so many panels and steps, as spec/sparse_layout.h has it.
+Data sparse_index(const Draw& draw) {
+  const std::size_t panels = draw.count(0), steps = draw.count(1), width = draw.columns(),
+                    kept = width - panels - 1;
+  Data data;
+  for (std::size_t first = 0; first < draw.size(); first += width) {
+    const Data blocks = some_of(draw, first, kept, panels * steps);
+    for (std::size_t panel = 0; panel <= panels; ++panel)
+      data.push_back(static_cast<double>(
+          std::lower_bound(blocks.begin(), blocks.end(), static_cast<double>(panel * steps)) -
+          blocks.begin()));
+    for (const double block : blocks) data.push_back(std::fmod(block, static_cast<double>(steps)));
+  }
+  return data;
+}
+
+// A mask that keeps so many elements of each matrix.
+Data mask(const Draw& draw) {
+  const std::size_t matrix = draw.columns() * static_cast<std::size_t>(draw.type.dim(-2));
+  Data data(draw.size(), 0.0);
+  for (std::size_t first = 0; first < data.size(); first += matrix)
+    for (const double place : some_of(draw, first, draw.count(0), matrix))
+      data[first + static_cast<std::size_t>(place)] = 1;
+  return data;
+}
+
 Data forward(const Draw& draw) {
   OpCall call = draw.call;
   const std::string op = draw.word(0);
@@ -350,6 +387,8 @@ Data draw_data(const Draw& draw) {
   if (recipe == "top_of") return top_of(draw);
   if (recipe == "chosen") return chosen(draw);
   if (recipe == "forward") return forward(draw);
+  if (recipe == "sparse_index") return sparse_index(draw);
+  if (recipe == "mask") return mask(draw);
   if (recipe == "block_offsets" || recipe == "block_ids") return block_lists(draw);
   for (const char* known : {"below", "int8", "iota", "constant", "row_end", "late_begin", "labels"})
     if (recipe == known) return integers(draw);

@@ -29,6 +29,8 @@ enum class Regime { kExact, kBounded };
 //   block_offsets(kind) block_ids(kind)           lists of key blocks: all, own, some, few, ...
 //   forward(attention,o,lists,kind,G,B[,s])       with such lists, of G groups and B blocks
 //   forward(attention,...,drops,n)                with draws of dropout n, n + 1, n + 2
+//   sparse_index(panels,steps)                    of a sparse weight, some blocks of each matrix
+//   mask(n)                                       u8, of which each matrix keeps n
 OpCall make_call(const CaseFile& file, const CaseLine& line, const std::string& dtype,
                  Regime regime, std::uint64_t seed);
 

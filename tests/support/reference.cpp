@@ -5,6 +5,7 @@
 #include "base/name.h"
 #include "kernels/ref/access.h"
 #include "spec/product.h"
+#include "spec/sparse_layout.h"
 
 namespace anabatic::testing {
 namespace {
@@ -20,6 +21,23 @@ TensorType widened(const TensorType& type) {
   TensorType wide = type;
   if (wide.is_quantized()) wide.blocks->scale = DType::kFloat64;
   return wide;
+}
+
+// Values of sparse weights in 16 bits lie in pairs of the depth, and wider ones do not.
+void unpair_values(OpCall& call) {
+  if (!call.op.starts_with("sparse_linear") && !call.op.starts_with("grouped_sparse_linear"))
+    return;
+  if (call.op.ends_with("weight_gradient") || size_bytes(call.inputs[1].type.dtype) != 2) return;
+  const std::int64_t side = spec::mask_block(
+      *spec::sparsity_pattern_from_string(spec::get_string(call.attributes, "pattern")));
+  std::vector<double>& data = call.inputs[1].data;
+  const std::vector<double> pairs = data;
+  const std::int64_t block = side * side;
+  for (std::int64_t first = 0; first < static_cast<std::int64_t>(data.size()); first += block)
+    for (std::int64_t line = 0; line < side; ++line)
+      for (std::int64_t k = 0; k < side; ++k)
+        data[static_cast<std::size_t>(first + spec::place_in_block(side, false, line, k))] =
+            pairs[static_cast<std::size_t>(first + spec::place_in_block(side, true, line, k))];
 }
 
 }  // namespace
@@ -82,6 +100,7 @@ OpCall with_plain_weights(OpCall call) {
 
 std::vector<Values> run_in_double(const OpCall& call) {
   OpCall wide = with_plain_weights(call);
+  unpair_values(wide);
   for (Values& input : wide.inputs) input.type = widened(input.type);
   for (TensorType& output : wide.outputs) output = widened(output);
   std::vector<Values> results;

@@ -40,7 +40,8 @@ TEST(OpTable, HasASampleOfEveryOpAndForm) {
   EXPECT_EQ(names, sampled);
   EXPECT_EQ(forms, (std::set<std::string>{"adamw", "adamw packs_both", "adamw packs_both to_grid",
                                           "adamw packs_transposed", "adamw split",
-                                          "adamw split packs_transposed"}));
+                                          "adamw split packs_transposed", "block16", "block32",
+                                          "unstructured"}));
 }
 
 TEST(OpTable, GivesEveryOpItsFields) {

@@ -14,6 +14,7 @@
 
 namespace anabatic::kernels::cpu {
 
+struct BlockEngine;
 struct Int8Coding;
 struct Int8Operands;
 
@@ -132,6 +133,8 @@ struct GemmEngine {
   // Engines of int8 products have it. It quantises the operands of a call's Gemms, all of them
   // before the first block (int8/operands.h). Null for others.
   const Int8Coding& (*coding)() = nullptr;
+  // Products with sparse weights in blocks (sparse/blocks.h); null: none.
+  const BlockEngine* blocks = nullptr;
 };
 
 // Null where the compiler or the target has no such instructions.

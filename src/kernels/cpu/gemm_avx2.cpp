@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/gemm_block.h"
+#include "kernels/cpu/sparse/block_tiles.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -95,7 +96,8 @@ constexpr GemmEngine kEngine{.isa = "avx2",
                              .blocking = &GemmBlock<Avx2>::blocking,
                              .sum_terms = &GemmBlock<Avx2>::sum_terms,
                              .workspace_bytes = &GemmBlock<Avx2>::workspace_bytes,
-                             .compute = &GemmBlock<Avx2>::compute};
+                             .compute = &GemmBlock<Avx2>::compute,
+                             .blocks = &BlockSides<Avx2>::kEngine};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 
 #if defined(__AVX512F__)
 #include "kernels/cpu/gemm_block.h"
+#include "kernels/cpu/sparse/block_tiles.h"
 #include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu {
@@ -49,7 +50,8 @@ constexpr GemmEngine kEngine{.isa = "avx512f",
                              .blocking = &GemmBlock<Avx512>::blocking,
                              .sum_terms = &GemmBlock<Avx512>::sum_terms,
                              .workspace_bytes = &GemmBlock<Avx512>::workspace_bytes,
-                             .compute = &GemmBlock<Avx512>::compute};
+                             .compute = &GemmBlock<Avx512>::compute,
+                             .blocks = &BlockSides<Avx512>::kEngine};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 
 #if defined(__AVX512BF16__)
 #include "kernels/cpu/gemm_block.h"
+#include "kernels/cpu/sparse/block_tiles.h"
 #include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu {
@@ -34,7 +35,8 @@ constexpr GemmEngine kEngine{
     .blocking = &GemmBlock<Avx512Bf16>::blocking,
     .sum_terms = &GemmBlock<Avx512Bf16>::sum_terms,
     .workspace_bytes = &GemmBlock<Avx512Bf16>::workspace_bytes,
-    .compute = &GemmBlock<Avx512Bf16>::compute};
+    .compute = &GemmBlock<Avx512Bf16>::compute,
+    .blocks = &BlockSides<Avx512Bf16>::kEngine};
 
 }  // namespace
 

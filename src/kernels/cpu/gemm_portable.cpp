@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/gemm_block.h"
+#include "kernels/cpu/sparse/block_tiles.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -59,7 +60,8 @@ constexpr GemmEngine kEngine{.isa = nullptr,
                              .blocking = &GemmBlock<Portable>::blocking,
                              .sum_terms = &GemmBlock<Portable>::sum_terms,
                              .workspace_bytes = &GemmBlock<Portable>::workspace_bytes,
-                             .compute = &GemmBlock<Portable>::compute};
+                             .compute = &GemmBlock<Portable>::compute,
+                             .blocks = &BlockSides<Portable>::kEngine};
 
 }  // namespace
 

@@ -20,7 +20,9 @@ set(cpu_vector_sources
     optimizer/optimizer.cpp
     pack.cpp
     rope.cpp
-    router.cpp)
+    router.cpp
+    sparse/csr.cpp
+    sparse/pack_sparse.cpp)
 # Those that gain from instructions of AVX512-BF16.
 set(cpu_vector_sources_avx512_bf16 attention/attention.cpp attention/attention_gradient.cpp elementwise.cpp activation_stage.cpp)
 set(cpu_sources
@@ -50,6 +52,8 @@ set(cpu_sources
     cpu/optimizer/rows.cpp
     cpu/route_sort.cpp
     cpu/scalars.cpp
+    cpu/sparse/sparse_call.cpp
+    cpu/sparse/sparse_rows.cpp
     cpu/table.cpp
     cpu/widened/widened_rows.cpp
     cpu/workspace.cpp)

@@ -8,7 +8,10 @@
 #include "kernels/cpu/optimizer/rows.h"
 #include "kernels/cpu/packing_rows.h"
 #include "kernels/cpu/scalar_rows.h"
+#include "kernels/cpu/sparse/sparse_call.h"
+#include "kernels/cpu/sparse/sparse_rows.h"
 #include "kernels/cpu/vector_rows.h"
+#include "spec/sparsity.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels {
@@ -80,6 +83,29 @@ Support supports_packing(const spec::Problem& problem) {
   if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
   return supports_panels<Also::kF16>(problem);
 }
+// The blocks of a sparse weight in f32, in f32 or bf16.
+Support supports_sparse_packing(const spec::Problem& problem) {
+  const auto pattern =
+      spec::sparsity_pattern_from_string(spec::get_string(*problem.attributes, "pattern"));
+  if (*pattern == spec::SparsityPattern::kTwoOfFour) return no("expected blocks or unstructured");
+  if (problem.inputs[0].dtype != DType::kFloat32)
+    return no(fmt::format("expected f32, got {}", to_string(problem.inputs[0])));
+  if (const DType to = problem.outputs[0].dtype; to != DType::kFloat32 && to != DType::kBFloat16)
+    return no(fmt::format("expected f32 or bf16, got {}", to_string(problem.outputs[0])));
+  return yes();
+}
+// Unstructured weights with rows of their dtype.
+Support supports_csr(const spec::Problem& problem) {
+  if (spec::get_string(*problem.attributes, "pattern") !=
+      to_string(spec::SparsityPattern::kUnstructured))
+    return no("expected unstructured");
+  const DType dtype = problem.inputs[0].dtype;
+  if (problem.inputs[1].dtype != dtype || (dtype != DType::kFloat32 && dtype != DType::kBFloat16))
+    return no(fmt::format("expected operands in f32 or bf16, got {} and {}", to_string(dtype),
+                          to_string(problem.inputs[1].dtype)));
+  return yes();
+}
+Support supports_mask(const spec::Problem&) { return yes(); }  // what the op takes
 // Rounds a matrix to a grid, from rows or panels of f32.
 Support supports_grid(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
@@ -136,6 +162,7 @@ namespace variants = cpu::variants;
 using cpu::Engine;
 using cpu::LinearManyRows;
 using cpu::LinearRows;
+using cpu::SparseRows;
 using Supports = decltype(Kernel::supports)::Plain;
 using Workspace = decltype(Kernel::workspace_bytes)::Plain;
 using Prepare = decltype(Kernel::prepare)::Plain;
@@ -261,6 +288,22 @@ constexpr OpRows engines(std::string_view op, RunOf run_of, Prepare prepare = cp
   rows.kernels[7] = engine_row<Engine::kInt8Portable, Rows>("_int8_portable", op, run_of, prepare);
   return rows;
 }
+// A row for each engine that has products with sparse weights.
+template <class RunOf>
+constexpr OpRows sparse(std::string_view op, RunOf run_of, Prepare prepare) {
+  return {{engine_row<Engine::kAvx512Bf16, SparseRows>("_avx512_bf16", op, run_of, prepare),
+           engine_row<Engine::kAvx512, SparseRows>("_avx512", op, run_of, prepare),
+           engine_row<Engine::kAvx2, SparseRows>("_avx2", op, run_of, prepare),
+           engine_row<Engine::kPortable, SparseRows>("_portable", op, run_of, prepare)}};
+}
+// Rows for unstructured weights.
+constexpr OpRows csr(std::string_view op) {
+  cpu::VectorKernel kernel = variants::sparse_csr();
+  kernel.op = op;
+  OpRows rows = vector<supports_csr>(kernel, cpu::sparse_csr_workspace_bytes);
+  rows.form = "_csr";
+  return rows;
+}
 // For rows that use more than the engine. Elsewhere than on x86 only portable ones are built.
 constexpr OpRows built(OpRows rows) {
   for (Kernel& kernel : rows.kernels)
@@ -339,6 +382,11 @@ constexpr OpRows kOps[] = {
     engines<LinearManyRows>("grouped_linear_many_weight_gradient", kWeightGradient),
     engines<LinearRows>("grouped_linear_weight_gradient", kWeightGradient),
     engines<LinearRows>("grouped_linear_weight_gradient_squares", kWeightGradientSquares),
+    sparse("grouped_sparse_linear", kForward, nullptr),
+    csr("grouped_sparse_linear"),
+    sparse("grouped_sparse_linear_input_gradient", kForward, nullptr),
+    csr("grouped_sparse_linear_input_gradient"),
+    sparse("grouped_sparse_linear_weight_gradient", kWeightGradient, cpu::prepare_stream),
     head("head_log_probabilities"),
     head("head_loss"),
     built(engines<HeadRows>("head_loss_with_gradient", kRun, nullptr)),
@@ -364,6 +412,7 @@ constexpr OpRows kOps[] = {
     scalar("load_balancing_loss_gradient", cpu::load_balancing_loss_gradient),
     optimizer_step(),
     vector<supports_packing>(variants::pack()),
+    vector<supports_sparse_packing>(variants::pack_sparse()),
     scalar<kAnyFloats>("permute", cpu::permute, nullptr, cpu::prepare_stream),
     stream<kAnyFloats>(variants::permute_gradient()),
     vector<supports_int8>(variants::quantize()),
@@ -387,6 +436,12 @@ constexpr OpRows kOps[] = {
            cpu::sequence_balance_loss_workspace_bytes),
     scalar("sequence_balance_loss_gradient", cpu::sequence_balance_loss_gradient),
     vector(variants::sinks_gradient(), cpu::column_partials_workspace_bytes),
+    scalar<supports_mask>("sparse_index", cpu::sparse_index),
+    sparse("sparse_linear", kForward, nullptr),
+    csr("sparse_linear"),
+    sparse("sparse_linear_input_gradient", kForward, nullptr),
+    csr("sparse_linear_input_gradient"),
+    sparse("sparse_linear_weight_gradient", kWeightGradient, cpu::prepare_stream),
     vector<supports_panels<Also::kNone, Also::kF64>>(variants::sum_leaves()),
     vector<kAnyFloats>(variants::sum_rows(), cpu::column_partials_workspace_bytes),
     vector<supports_squares>(variants::sum_squares(), cpu::sum_squares_workspace_bytes),

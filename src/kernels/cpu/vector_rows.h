@@ -90,6 +90,10 @@ ANABATIC_VECTOR_KERNEL(rope_pair)
 // router.cpp
 ANABATIC_VECTOR_KERNEL(router)
 ANABATIC_VECTOR_KERNEL(router_gradient)
+// sparse/csr.cpp
+ANABATIC_VECTOR_KERNEL(sparse_csr)
+// sparse/pack_sparse.cpp
+ANABATIC_VECTOR_KERNEL(pack_sparse)
 
 #undef ANABATIC_VECTOR_KERNEL
 

@@ -62,6 +62,15 @@ void grouped_linear_many_weight_gradient(const Arguments& args);
 void linear_many(const Arguments& args);
 void linear_many_input_gradient(const Arguments& args);
 void linear_many_weight_gradient(const Arguments& args);
+// sparse.cpp
+void grouped_sparse_linear(const Arguments& args);
+void grouped_sparse_linear_input_gradient(const Arguments& args);
+void grouped_sparse_linear_weight_gradient(const Arguments& args);
+void pack_sparse(const Arguments& args);
+void sparse_index(const Arguments& args);
+void sparse_linear(const Arguments& args);
+void sparse_linear_input_gradient(const Arguments& args);
+void sparse_linear_weight_gradient(const Arguments& args);
 // linear_activation.cpp
 void grouped_linear_activation(const Arguments& args);
 void grouped_linear_activation_gradient(const Arguments& args);
