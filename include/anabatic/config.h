@@ -542,6 +542,9 @@ struct Config {
   struct Fusions {
     // On: the product of the head, the loss and their gradients are one op. Off skips this pass.
     bool fuse_head_loss = true;
+    // On: products of sparse weights read what is present alone, where that is faster. Off skips
+    // this pass.
+    bool sparse_products = true;
     // On: products read packed copies of weights that are kept between steps. Off skips this pass.
     bool pack_weights = true;
     // On: weights, their gradients and moments have the packed layout. Off skips this pass.

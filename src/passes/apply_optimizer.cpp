@@ -192,6 +192,12 @@ class Optimizer {
         if (state.kind() != ir::StateKind::kDerived || state.owner != parameter ||
             is_second != is_made_of(state, first))
           continue;
+        if (is_sparse_index(state)) continue;  // the mask stays
+        if (is_sparse_values(state)) {
+          const ir::ValueId values = add_sparse_derivation(builder_, updated, state);
+          state.after = values;
+          continue;
+        }
         const TensorType type = builder_.type(state.before);
         state.after = is_second ? add_derivation(builder_, first->after, type)
                                 : add_derivation(builder_, updated, state, {delay_, step_});

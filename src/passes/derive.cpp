@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "ops/pack.h"
 #include "ops/weights/fake_quantize.h"
+#include "spec/sparse_layout.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -41,6 +42,45 @@ ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary, const
   // Int8 products have a scale of their own, of what they multiply: the values of the grid.
   if (!is_int8_panels(type)) return rounded_to(type);
   return add_derivation(builder, rounded_to(tensor_type(DType::kFloat32, type.shape)), type);
+}
+
+bool is_sparse_index(const ir::State& state) {
+  return state.role == ir::StateRole::kSparseIndex ||
+         state.role == ir::StateRole::kSparseIndexTransposed;
+}
+bool is_sparse_values(const ir::State& state) {
+  return state.role == ir::StateRole::kSparseValues ||
+         state.role == ir::StateRole::kSparseValuesTransposed;
+}
+
+ir::ValueId add_sparse_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
+                                  const ir::State& derived) {
+  const Name owner = derived.owner;
+  const bool is_index = is_sparse_index(derived);
+  const bool transposed = derived.role == ir::StateRole::kSparseIndexTransposed ||
+                          derived.role == ir::StateRole::kSparseValuesTransposed;
+  const ir::State* of =
+      builder.graph().find_state(is_index     ? ir::StateRole::kMask
+                                 : transposed ? ir::StateRole::kSparseIndexTransposed
+                                              : ir::StateRole::kSparseIndex,
+                                 owner);
+  ANABATIC_CHECK(of != nullptr, "[derive] nothing to make '{}' from", text(derived.name));
+  const spec::SparsityPattern pattern = *derived.pattern;
+  const ir::ValueId from = of->after;
+  const TensorType type = builder.type(derived.before), weight = builder.type(primary);
+  spec::Attributes attributes{{"pattern", std::string(to_string(pattern))},
+                              {"transposed", transposed}};
+  if (!is_index) {
+    attributes["dtype"] = std::string(to_string(type.dtype));
+    attributes["kept"] = type.dim(-2);
+    return builder.add1("pack_sparse", {primary, from}, std::move(attributes));
+  }
+  const spec::SparseLayout layout =
+      spec::sparse_layout(pattern, weight.dim(-2), weight.dim(-1), 0, transposed);
+  attributes["rows"] = weight.dim(-2);
+  attributes["columns"] = weight.dim(-1);
+  attributes["kept"] = type.dim(-1) - layout.panels() - 1;
+  return builder.add1("sparse_index", {from}, std::move(attributes));
 }
 
 }  // namespace anabatic::passes

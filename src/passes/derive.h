@@ -21,4 +21,13 @@ struct GridRounding {
 ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary, const ir::State& derived,
                            const GridRounding& rounding);
 
+// Whether a state is of the layout of a sparse weight (spec/sparse_layout.h).
+bool is_sparse_index(const ir::State& state);
+bool is_sparse_values(const ir::State& state);
+
+// The same for such a state, in a graph that has the mask of its owner, for an index, or else the
+// index. `primary` is the owner's value.
+ir::ValueId add_sparse_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
+                                  const ir::State& derived);
+
 }  // namespace anabatic::passes

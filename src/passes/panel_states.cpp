@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "passes/sparsity/sparse_products.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -63,7 +64,8 @@ class Arranger {
   }
 
   bool is_eligible(const State& parameter) const {
-    if (!context_.options.with_update || is_read(parameter.before) || !is_packed(parameter.name))
+    if (!context_.options.with_update || is_read(parameter.before) || !is_packed(parameter.name) ||
+        has_sparse_values(graph_, parameter.name))
       return false;
     const State* gradient = gradient_of(parameter);
     return gradient != nullptr ? takes_products_only(*gradient) : !parameter.is_trainable;

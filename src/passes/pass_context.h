@@ -71,6 +71,8 @@ struct PassContext {
   PassOptions options{};
   // The op table that builders and parsers of the pass use; never null when a pass runs.
   ir::FindOp find_op{};
+  // What a node would take, by the machine's calibrated prices. Null: passes choose without.
+  Function<double(const ir::Graph&, const ir::Node&)> seconds{};
 
   // The op with these fields of a product's form: copy the form of a node and change fields. An
   // internal error where there is none.

@@ -41,6 +41,7 @@
 #include "passes/reload_parameters.h"
 #include "passes/slice_optimizer.h"
 #include "passes/sparsity/mask_weights.h"
+#include "passes/sparsity/sparse_products.h"
 #include "passes/split_parameters.h"
 
 namespace anabatic::passes {
@@ -75,6 +76,8 @@ constexpr std::array kStages{
     Stage{kFuseHeadLoss, Runs::kBoth},
     // Takes copies of weights before others pack, arrange or split them. Knows single products.
     Stage{kQuantizeProducts, Runs::kBoth},
+    // Likewise.
+    Stage{kSparseProducts, Runs::kTraining},
     // Knows single products alone, so before the fusions.
     Stage{kPackWeights, Runs::kBoth},
     // Follows the packings: a parameter takes their layout.

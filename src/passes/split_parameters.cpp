@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "passes/sparsity/sparse_products.h"
 
 namespace anabatic::passes {
 namespace {
@@ -57,7 +58,8 @@ class Splitter {
     const bool is_updated = graph_.find_state(StateRole::kGradient, parameter.name) != nullptr;
     return options_.with_update && (is_updated || !parameter.is_trainable) &&
            copy_of(parameter) != nullptr && !is_read(parameter.before) &&
-           !is_in_int8(parameter.name) && !parameter.grid;
+           !is_in_int8(parameter.name) && !parameter.grid &&
+           !has_sparse_values(graph_, parameter.name);
   }
 
   // Int8 packings are made of all 32 bits.

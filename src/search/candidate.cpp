@@ -44,7 +44,12 @@ Candidate::Candidate(const CompileOptions& options, const spec::DeviceSpec& devi
       device_(device),
       places_(places),
       parameters_on_disk_(parameters_on_disk(options, places, forward)),
-      expert_cuts_(plan::expert_cuts(forward, options.disk)) {}
+      expert_cuts_(plan::expert_cuts(forward, options.disk)),
+      priced_(plan::with_peaks(device)) {}
+
+double Candidate::seconds_of(const ir::Graph& graph, const ir::Node& node) const {
+  return plan::predicted_seconds(graph, node, priced_, options_.efficiency);
+}
 
 passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
   return {.options = {.precision = options_.precision,
@@ -66,7 +71,8 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .rank = options_.rank,
                       .expert_capacity = options_.expert_capacity,
                       .shards_optimizer = options_.shards_optimizer},
-          .find_op = options_.find_op};
+          .find_op = options_.find_op,
+          .seconds = decltype(passes::PassContext::seconds)::bind<&Candidate::seconds_of>(*this)};
 }
 
 plan::Plan Candidate::plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {

@@ -45,6 +45,8 @@ class Candidate {
   // Whether a smaller candidate is still to be tried if this one does not fit the budget. That one
   // then reports what it needs.
   bool has_another_way() const;
+  // What a node would take (plan/prices.h).
+  double seconds_of(const ir::Graph& graph, const ir::Node& node) const;
   // The step of a decision, from `whole`, which keeps everything.
   PlannedStep step_of(plan::MemoryDecision decision, const PlannedStep& whole) const;
 
@@ -54,6 +56,7 @@ class Candidate {
   const StatePlaces places_;
   passes::StateNames parameters_on_disk_{};  // by name, for passes
   passes::ExpertCuts expert_cuts_{};
+  const spec::DeviceSpec priced_;  // the device with its peaks
 };
 
 }  // namespace anabatic::search

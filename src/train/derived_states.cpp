@@ -2,6 +2,7 @@
 #include "train/derived_states.h"
 
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -19,6 +20,19 @@ namespace {
 
 constexpr const char* kStep = "step";
 
+// What a state of a sparse layout is made from, in addition to its owner.
+void add_sources(ir::Graph& graph, ir::GraphBuilder& builder, const ir::State& sparse,
+                 runtime::StateStore& store) {
+  using enum ir::StateRole;
+  const ir::StateRole role = passes::is_sparse_index(sparse)          ? kMask
+                             : sparse.role == kSparseValuesTransposed ? kSparseIndexTransposed
+                                                                      : kSparseIndex;
+  if (graph.find_state(role, sparse.owner) != nullptr) return;
+  const std::string name = spec::state_name(role, text(sparse.owner));
+  builder.state(name, *store.find(intern(name)).type, role, sparse.owner);
+  graph.states.back().pattern = sparse.pattern;
+}
+
 ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& store,
                         std::int64_t delay) {
   ir::Graph graph;
@@ -35,8 +49,19 @@ ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& 
       graph.states.back().grid = state.grid;
     }
     const TensorType type = *store.find(state.name).type;
-    builder.state(text(state.name), type, state.role, owner);
-    graph.states.back().grid = state.grid;
+    const bool is_sparse = passes::is_sparse_index(state) || passes::is_sparse_values(state);
+    if (is_sparse) add_sources(graph, builder, state, store);
+    if (graph.find_state(state.name) == nullptr)
+      builder.state(text(state.name), type, state.role, owner);
+    ir::State& derived_state = *graph.find_state(state.name);
+    derived_state.grid = state.grid;
+    derived_state.pattern = state.pattern;
+    if (is_sparse) {
+      const ir::ValueId made = passes::add_sparse_derivation(
+          builder, graph.find_state(owner)->before, ir::State(derived_state));
+      graph.find_state(state.name)->after = made;
+      continue;
+    }
     const ir::ValueId derived = passes::add_derivation(builder, graph.find_state(owner)->before,
                                                        graph.states.back(), rounding);
     graph.find_state(state.name)->after = derived;

@@ -359,6 +359,8 @@ struct PassHelp {
 };
 constexpr std::array kPassHelp{
     PassHelp{"fuse_head_loss", "the product of the head, the loss and their gradients are one op."},
+    PassHelp{"sparse_products",
+             "products of sparse weights read what is present alone, where that is faster."},
     PassHelp{"pack_weights", "products read packed copies of weights that are kept between steps."},
     PassHelp{"panel_states", "weights, their gradients and moments have the packed layout."},
     PassHelp{"split_parameters", "a bf16 copy and the lower 16 bits replace each fp32 weight."},

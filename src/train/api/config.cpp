@@ -190,6 +190,7 @@ void add(Settings& all, const Config::Compiler& compiler) {
 
 void add(Settings& all, const Config::Fusions& fusions) {
   all["fusions.fuse_head_loss"] = values(fusions.fuse_head_loss);
+  all["fusions.sparse_products"] = values(fusions.sparse_products);
   all["fusions.pack_weights"] = values(fusions.pack_weights);
   all["fusions.panel_states"] = values(fusions.panel_states);
   all["fusions.split_parameters"] = values(fusions.split_parameters);

@@ -114,6 +114,25 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
                                         .pattern = *spec::sparsity_pattern_from_string(pattern),
                                         .density = 0.5,
                                         .is_transposable = word == "transposable"});
+  } else if (key == "masks") {  // PATTERN DENSITY[ THRESHOLD] of final masks, an entry each
+    std::istringstream words(value);
+    std::string pattern;
+    double density = 1, threshold = -1;
+    words >> pattern >> density >> threshold;
+    spec::SparseUnits entry{.pattern = *spec::sparsity_pattern_from_string(pattern),
+                            .density = density};
+    if (threshold >= 0) entry.threshold = threshold;
+    options.sparsity.entries.push_back(std::move(entry));
+    options.sparsity.is_final = true;
+  } else if (key == "seconds") {  // "flops": of a node, twice as many for each sparse one
+    file.context.seconds = [](const ir::Graph& graph, const ir::Node& node) {
+      std::vector<TensorType> inputs, outputs;
+      for (const ir::ValueId operand : node.inputs) inputs.push_back(graph.value(operand).type);
+      for (const ir::ValueId operand : node.outputs) outputs.push_back(graph.value(operand).type);
+      const bool is_sparse = node.op->name.find("sparse") != node.op->name.npos;
+      return (is_sparse ? 2.0 : 1.0) *
+             static_cast<double>(node.op->cost(inputs, outputs, node.attributes).flops);
+    };
   } else if (key == "delay") {
     options.quantization.delay = std::stoll(value);
   } else if (key == "keep") {  // UNIT:PRECISION

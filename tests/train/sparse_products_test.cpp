@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose products read the present blocks of sparse weights, once masks stay: the bits of runs
+// whose products are dense, however they are planned and resumed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "support/plan_changes.h"
+#include "support/planned_run.h"
+#include "support/test_config.h"
+#include "support/tiny_run.h"
+#include "support/trained_run.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+using anabatic::testing::plan_changes;
+using anabatic::testing::PlanChange;
+using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::trained_bytes;
+using spec::SparsityPattern;
+
+constexpr const char* kPass = "sparse_products";
+
+// Masks stay from step 3 of 6 on.
+RunConfig sparse_run(const std::filesystem::path& folder, SparsityPattern pattern,
+                     std::optional<double> threshold = 0.01) {
+  RunConfig run =
+      anabatic::testing::tiny_run(folder, R"("hidden_size": 64, "intermediate_size": 96)");
+  run.train.precision = "bf16";
+  run.train.steps = 6;
+  run.data.sequence_length = 32;
+  run.sparsity.weights = {{.units = {"experts", "layers.0.attention"},
+                           .pattern = pattern,
+                           .density = 0.5,
+                           .schedule = {.begin = 1, .end = 3, .every = 2},
+                           .threshold = threshold}};
+  return run;
+}
+
+RunConfig with_dense_products(RunConfig run) {
+  run.compiler.disable_passes.emplace_back(kPass);
+  return run;
+}
+
+// Nodes of a step after the last mask whose op has this word.
+std::int64_t count(RunConfig run, std::string_view word) {
+  run.sparsity.is_final = true;
+  const auto planned = anabatic::testing::plan_of(run);
+  const ir::Graph& graph = planned.budgeted.plan.training.graph;
+  return std::ranges::count_if(graph.nodes, [&](const ir::Node& node) {
+    return node.op->name.find(word) != node.op->name.npos;
+  });
+}
+
+TEST(SparseProducts, ReadWhatIsPresentInAllDirections) {
+  if (!anabatic::testing::has_pass(kPass)) GTEST_SKIP() << "the pass is off";
+  const TemporaryDirectory folder;
+  const RunConfig run = sparse_run(folder.path(), SparsityPattern::kBlock16);
+  for (const char* op : {"grouped_sparse_linear", "sparse_linear_input_gradient",
+                         "sparse_linear_weight_gradient", "pack_sparse"})
+    EXPECT_GT(count(run, op), 0) << op;
+  EXPECT_EQ(count(run, "grouped_linear"), 0);
+  EXPECT_EQ(count(with_dense_products(run), "sparse"), 0);
+  // A threshold that zeroes do not reach.
+  EXPECT_EQ(count(sparse_run(folder.path(), SparsityPattern::kBlock16, 0.6), "sparse"), 0);
+}
+
+TEST(SparseProducts, GiveRunsTheBitsOfDenseOnes) {
+  for (const auto pattern : {SparsityPattern::kBlock16, SparsityPattern::kBlock32})
+    for (const char* precision : {"bf16", "fp32"})
+      for (const std::int64_t micro_batches : {1, 2}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", to_string(pattern), precision, micro_batches));
+        const TemporaryDirectory sparse, dense;
+        const auto run_in = [&](const TemporaryDirectory& folder) {
+          RunConfig run = sparse_run(folder.path(), pattern);
+          run.train.precision = precision;
+          run.train.gradient_accumulation_steps = micro_batches;
+          return run;
+        };
+        EXPECT_TRUE(trained_bytes(run_in(sparse)) ==
+                    trained_bytes(with_dense_products(run_in(dense))));
+      }
+}
+
+TEST(SparseProducts, GiveRunsTheirBitsWhateverThePlan) {
+  const TemporaryDirectory folder;
+  const std::string want = trained_bytes(sparse_run(folder.path(), SparsityPattern::kBlock16));
+  for (const PlanChange& change : plan_changes()) {
+    SCOPED_TRACE(change.name);
+    const TemporaryDirectory own;
+    RunConfig run = sparse_run(own.path(), SparsityPattern::kBlock16);
+    change.apply(run);
+    EXPECT_TRUE(trained_bytes(run) == want);
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::train
