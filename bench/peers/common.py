@@ -106,8 +106,8 @@ def make_peers(makers):
     return peers
 
 
-def alternate(args, kind, settings, makers):
-    """Rounds of ours and every peer in turn; prints the table and returns the result."""
+def alternate(args, kind, settings, makers, parts=None):
+    """Rounds of ours and every peer in turn; prints the table and returns the result. `parts`: those that peers have of ours; None: all."""
     import torch
 
     torch.set_num_threads(args.threads)
@@ -120,7 +120,7 @@ def alternate(args, kind, settings, makers):
         rounds.append(ours.round())
         for peer in peers:
             time.sleep(SETTLE_SECONDS)
-            times[peer.name].append(peer.round())
+            times[peer.name].append({part: seconds for part, seconds in peer.round().items() if parts is None or part in parts})
     ours.close()
     result = summarize(ours.header, rounds, times)
     print_table(result, args)

@@ -23,12 +23,13 @@ struct Kind {
   std::string_view name;
   std::unique_ptr<Benchmark> (*make)(const train::RunConfig&, Settings&, bool accumulate);
 };
-constexpr std::array<Kind, 7> kKinds{{{"gemm", make_gemm},
+constexpr std::array<Kind, 8> kKinds{{{"gemm", make_gemm},
                                       {"moe", make_moe},
                                       {"attention", make_attention},
                                       {"norm", make_norm},
                                       {"loss", make_loss},
                                       {"optimizer", make_optimizer},
+                                      {"sparse", make_sparse},
                                       {"step", make_step}}};
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bench/benchmark.h"
 #include "bench/profile.h"
 #include "device/topology.h"
 #include "train/run_plan.h"
@@ -174,6 +175,60 @@ std::vector<Profile> profiles_of(train::RunConfig run) {
   return profiles;
 }
 
+// Products with sparse weights, which no model of a calibration has: small and large calls of the
+// benchmark of each pattern, for one weight and for experts.
+std::map<std::string, std::array<OpTimes, kSizes.size()>> sparse_times(
+    train::RunConfig run, const train::Calibration& peaks) {
+  constexpr std::array<const char*, kSizes.size()> kRows{"512", "2048"};
+  constexpr int kRepeats = 3;
+  struct Direction {
+    const char *part, *suffix;
+  };
+  constexpr Direction kDirections[] = {{"forward", ""},
+                                       {"input_gradient", "_input_gradient"},
+                                       {"weight_gradient", "_weight_gradient"}};
+  std::map<std::string, std::array<OpTimes, kSizes.size()>> times;
+  for (const char* precision : {"fp32", "bf16"})
+    for (const std::string pattern : {"block32", "block16", "unstructured"})
+      for (const char* experts : {"0", "4"})
+        for (std::size_t size = 0; size < kRows.size(); ++size) {
+          run.train.precision = precision;
+          Settings settings({{"pattern", pattern},
+                             {"experts", experts},
+                             {"rows", kRows[size]},
+                             {"density", pattern == "unstructured" ? "0.1" : "0.25"},
+                             {"in", "512"},
+                             {"out", "768"}});
+          const std::unique_ptr<Benchmark> benchmark =
+              make_benchmark("sparse", run, settings, false);
+          std::vector<std::vector<double>> rounds(kRepeats);
+          for (std::vector<double>& seconds : rounds) {
+            seconds.resize(benchmark->parts().size(), 0.0);
+            benchmark->run(seconds);
+          }
+          const bool is_bf16 = std::string_view(precision) == "bf16";
+          for (const Direction& direction : kDirections)
+            for (std::size_t i = 0; i < benchmark->parts().size(); ++i) {
+              const Part& part = benchmark->parts()[i];
+              if (part.name != direction.part) continue;
+              // What stays dense has the price of others.
+              if (pattern == "unstructured" && part.name == "weight_gradient") continue;
+              double least = rounds[0][i];
+              for (const std::vector<double>& seconds : rounds) least = std::min(least, seconds[i]);
+              const std::string key =
+                  fmt::format("{}sparse_linear{} {} {}", experts[0] == '0' ? "" : "grouped_",
+                              direction.suffix, pattern, precision);
+              times[key][size] = {
+                  .calls = 1,
+                  .seconds = least,
+                  .roof_seconds = std::max(part.flops / (is_bf16 ? peaks.bf16_flops_per_second
+                                                                 : peaks.fp32_flops_per_second),
+                                           part.bytes / peaks.copy_bytes_per_second)};
+            }
+        }
+  return times;
+}
+
 std::optional<train::Calibration> measure(std::int64_t num_threads, double most_seconds) {
   const TemporaryFile config;
   train::RunConfig run;
@@ -217,6 +272,7 @@ std::optional<train::Calibration> measure(std::int64_t num_threads, double most_
           std::max(blocks * row.flops / peak, row.bytes / result.copy_bytes_per_second) / row.calls;
     }
   }
+  for (auto& [key, sizes] : sparse_times(run, result)) times[key] = sizes;
   for (const auto& [key, sizes] : times)
     if (const auto price = price_of(sizes[0], sizes[1])) {
       result.efficiency.share_of_roof[key] = price->share_of_roof;

@@ -25,6 +25,8 @@ std::unique_ptr<Benchmark> make_norm(const train::RunConfig&, Settings&, bool ac
 std::unique_ptr<Benchmark> make_loss(const train::RunConfig&, Settings&, bool accumulate);
 // Bytes: weight and moments read and written, gradient read, the bf16 copy written.
 std::unique_ptr<Benchmark> make_optimizer(const train::RunConfig&, Settings&, bool accumulate);
+// Products with a sparse weight, and with a dense one of its shape. FLOPs count present weights.
+std::unique_ptr<Benchmark> make_sparse(const train::RunConfig&, Settings&, bool accumulate);
 // Counts model FLOPs. Compared with `ref` on a few tokens, all gradients together.
 std::unique_ptr<Benchmark> make_step(const train::RunConfig&, Settings&, bool accumulate);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A case compiled, checked and timed call by call.
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "bench/check.h"
@@ -36,6 +37,7 @@ struct Instance {
            device::ThreadTeam& team)
       : made(std::move(the_case)), device(the_device) {
     options.with_update = made.with_update;
+    options.sparsity = made.sparsity;
     options.optimizer.epsilon = kEpsilon;
     program.compiled = lower::compile(made.graph, options, device);
     program.executor = std::make_unique<runtime::Executor>(program.compiled.program, store, team);
@@ -52,6 +54,8 @@ struct Instance {
       const TensorView view = store.find(name);
       std::fill_n(view.data, view.type->num_bytes(), std::byte{0});
     }
+    for (const auto& [name, mask] : made.masks)
+      std::memcpy(store.find(intern(name)).data, mask.data(), mask.size());
     for (const Name name : parameters) {
       const train::StateRows state = train::find_rows(store, name);
       train::for_row_blocks(state.state.type->num_elements(), [&](std::int64_t first,
@@ -152,8 +156,10 @@ class GraphBenchmark final : public Benchmark {
     if (text(tag.segment) == kSeedSegment) return 0;
     std::uint32_t mask = 0;
     for (std::size_t part = 0; part < instance_.made.parts.size(); ++part)
-      for (const ir::Phase phase : instance_.made.parts[part].phases)
-        if (phase == tag.phase) mask |= 1u << part;
+      if (const TimedPart& timed = instance_.made.parts[part];
+          timed.segment.empty() || timed.segment == text(tag.segment))
+        for (const ir::Phase phase : timed.phases)
+          if (phase == tag.phase) mask |= 1u << part;
     return mask;
   }
 

@@ -12,6 +12,7 @@
 
 #include "bench/benchmark.h"
 #include "ir/op_schema.h"
+#include "spec/sparsity.h"
 
 namespace anabatic::bench {
 
@@ -22,6 +23,7 @@ inline constexpr std::string_view kSeedSegment = "seed";
 struct TimedPart {
   Part part;
   std::vector<ir::Phase> phases;
+  std::string_view segment{};  // of that one alone; empty: of all
 };
 
 struct GraphCase {
@@ -35,6 +37,9 @@ struct GraphCase {
   std::function<float(std::string_view parameter, std::int64_t i)> value;
   std::vector<TimedPart> parts;
   bool with_update = false;
+  // What weights with a mask have, and the masks by name.
+  spec::SparsityOptions sparsity{};
+  std::map<std::string, std::vector<std::uint8_t>, std::less<>> masks{};
 };
 
 // Makes a case whose values do not depend on later tokens. `num_tokens` 0: as many as the settings

@@ -11,27 +11,29 @@
 namespace anabatic::bench {
 namespace {
 
-constexpr std::array<SettingHelp, 29> kSettings{
+constexpr std::array<SettingHelp, 30> kSettings{
     {{"batch", "attention, step: number of sequences"},
      {"blocks", "attention: keys of a block, of which rows see some; 0: rows see all keys"},
      {"density",
-      "attention: with --blocks, about what share of the pairs rows see, in a causal sequence"},
+      "attention: with --blocks, about what share of the pairs rows see, in a causal sequence; "
+      "sparse: share of the weights that are present"},
      {"documents", "attention: mean length of packed documents; 0 is one document a sequence"},
      {"dropout", "attention: the rate of dropout of its probabilities"},
-     {"experts", "moe: number of experts"},
+     {"experts", "moe: number of experts; sparse: likewise, 0 for one weight of all rows"},
      {"head_dim", "attention, norm: width of a head of queries and keys"},
      {"heads", "attention: number of query heads"},
      {"hidden", "moe, loss: width of a token"},
      {"ignored", "loss: share of labels that are ignored"},
-     {"in", "gemm, optimizer: columns of the weight"},
+     {"in", "gemm, optimizer, sparse: columns of the weight"},
      {"intermediate", "moe: width of an expert's intermediate activation"},
      {"kv_heads", "attention: number of key and value heads; 0 is that of heads"},
      {"matrices", "optimizer: number of weights"},
      {"mib", "exchange: its size in MiB; 0 is 1, 16 and 64 in turn"},
      {"op", "norm: the op, one of rms_norm, residual, rope, swiglu, dropout and gather"},
-     {"out", "gemm, optimizer: rows of the weight"},
+     {"out", "gemm, optimizer, sparse: rows of the weight"},
+     {"pattern", "sparse: block32, block16 or unstructured"},
      {"ranks", "exchange: number of ranks, as threads; under mpirun that of its processes"},
-     {"rows", "gemm, norm: rows of the activation"},
+     {"rows", "gemm, norm, sparse: rows of the activation"},
      {"sequence", "attention, step: tokens of a sequence"},
      {"sinks", "attention: 1 for a sink a head; 0 for none"},
      {"tokens", "moe, loss: number of tokens"},

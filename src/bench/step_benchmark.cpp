@@ -7,6 +7,7 @@
 #include "bench/check.h"
 #include "passes/differentiate.h"
 #include "train/loss_scale/loss_scaler.h"
+#include "train/sparsity/sparse_weights.h"
 #include "train/training_step.h"
 
 namespace anabatic::bench {
@@ -23,6 +24,9 @@ train::RunConfig step_config(train::RunConfig run, Settings& settings) {
   run.data.sequence_length = settings.integer("sequence", run.data.sequence_length);
   for (const std::string& problem : train::problems_of(run))
     throw InvalidArgument("[bench] " + problem);
+  // Masks are chosen at once, and every measured step comes after them.
+  for (spec::SparseUnits& entry : run.sparsity.weights) entry.schedule = {};
+  run.sparsity.is_final = !run.sparsity.weights.empty();
   return run;
 }
 
@@ -63,6 +67,7 @@ class StepBenchmark final : public Benchmark {
         batch_(train::random_step(run, session_.config(), 0)),
         loss_scale_(train::make_loss_scaler(run).scale()) {
     session_.load_parameters();
+    (void)train::SparseWeights(run, program_->compiled.graph).prepare(session_, 1);
     session_.refresh_derived();
     double flops = 0;
     for (const io::MicroBatch& micro_batch : batch_.micro_batches)

@@ -60,7 +60,7 @@ constexpr std::array kRows{
     Row{"precision.int8_fallback", kRunAndGradients},
     Row{"precision.keep", kRunAndGradients},
     Row{"quantization.", kRunAndBench},
-    Row{"sparsity.", kRun},
+    Row{"sparsity.", kRunAndBench},
     Row{"dropout.", kRunAndBench},
     Row{"attention.", kAnyModel},
     Row{"optimizer.", kRunAndBench},
