@@ -327,6 +327,17 @@ TEST(Masks, LeaveBitsOfWhatIsPresentAndZeroes) {
                     << o << " " << i;
               }
             }
+            // What is absent and 0 already is left alone, with the same bits.
+            OpCall again = masked;
+            const std::size_t states[] = {0, is_split ? 3u : 2u, is_split ? 4u : 3u};
+            for (std::size_t i = 0; i < gradient.size(); ++i) {
+              if (is_present(i)) continue;
+              for (const std::size_t state : states) again.inputs[state].data[i] = 0;
+              if (is_split) again.inputs[1].data[i] = 0x8000;
+            }
+            const auto repeated = run_variant(again, device, variant);
+            ASSERT_EQ(repeated.size(), got.size());
+            for (std::size_t o = 0; o < got.size(); ++o) EXPECT_EQ(repeated[o].data, got[o].data);
             ++num_rows;
             if (moments == DType::kUInt8 || (!is_split && call.outputs.size() > 3)) continue;
             const auto sliced =

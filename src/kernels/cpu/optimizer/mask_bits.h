@@ -29,6 +29,18 @@ ANABATIC_INLINE Floats where(Words present, Floats x) {
   return reinterpret_cast<Floats>(reinterpret_cast<Words>(x) & present);
 }
 
+ANABATIC_INLINE bool has_bits(Words x) {
+#if ANABATIC_ISA_LANES == 16
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(x), reinterpret_cast<__m512i>(x)) != 0;
+#elif ANABATIC_ISA_LANES == 8
+  return _mm256_testz_si256(reinterpret_cast<__m256i>(x), reinterpret_cast<__m256i>(x)) == 0;
+#else
+  std::uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= x[i];
+  return bits != 0;
+#endif
+}
+
 namespace mask_bits {
 
 // A mask next to the weight that it is of.

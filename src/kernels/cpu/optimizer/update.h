@@ -159,6 +159,13 @@ struct Update {
     v = where(kept, v);
   }
 
+  // Whether none of the elements is present and all are 0 already, as from the second update of a
+  // mask on: then no gradient is read and nothing is written.
+  ANABATIC_INLINE bool is_absent(std::int64_t first, Floats p, Floats m, Floats v) const {
+    return !has_bits(present(bits, first) | reinterpret_cast<Words>(p) |
+                     reinterpret_cast<Words>(m) | reinterpret_cast<Words>(v));
+  }
+
   // rounding_word of kLanes elements; its lower half rounds the first moment.
   ANABATIC_INLINE Words draws(Words elements) const {
     Words x = elements + key.first;
@@ -182,6 +189,10 @@ struct Update {
         p = reinterpret_cast<Floats>(
             (reinterpret_cast<Words>(p) | reinterpret_cast<Words>(load(low + i, n)) >> 16) -
             0x8000u);
+      if (bits != nullptr && is_absent(i, p, m, v)) {
+        if (copy != nullptr) store_bits(copy + (i - begin), Words{}, n);
+        return;
+      }
       step(p, m, v, load(gradient + i, n), i);
       if constexpr (kSplit) {
         const Words x = reinterpret_cast<Words>(p) + 0x8000u;
@@ -297,10 +308,18 @@ struct Update {
       __builtin_prefetch(from);
       if constexpr (sizeof *from == sizeof(float)) __builtin_prefetch(from + kPanelColumns);
     };
-    ask(gradient + (panel.wide + at));
+    if (bits == nullptr || has_present(panel, k)) ask(gradient + (panel.wide + at));
     ask(weight + ((kSplit ? panel.half : panel.wide) + at));
     if constexpr (kSplit) ask(low + (panel.half + at));
     for (const Moment* moment : moments) ask(moment + (panel.moments + at));
+  }
+
+  // Whether the mask has something of two rows; true beyond the panel.
+  ANABATIC_INLINE bool has_present(const Panel& panel, std::int64_t k) const {
+    if (k + 2 > panel.depth) return true;
+    std::uint32_t both;
+    std::memcpy(&both, bits + (panel.wide + k * kPanelColumns) / 8, sizeof both);
+    return both != 0;
   }
 
   // Keys of the words of a row of f32, and of a pair of rows of 16 bits.
@@ -346,7 +365,6 @@ struct Update {
     load_pair<kBoth>(p, weight, in_weight, lane);
     load_pair<kBoth>(m, moments[0], in_moments, lane);
     load_pair<kBoth>(v, moments[1], in_moments, lane);
-    load_pair<kBoth>(g, gradient, in_wide, lane);
     if constexpr (kSplit) {
       Words pairs;
       std::memcpy(&pairs, low + (in_half + 2 * lane), sizeof pairs);
@@ -356,6 +374,13 @@ struct Update {
       p[1] = reinterpret_cast<Floats>((reinterpret_cast<Words>(p[1]) | pairs >> 16) - 0x8000u);
     }
     if constexpr (kSums) add_moments<kBoth>(sums, 0, m, v, keys);
+    if (!kSums && bits != nullptr && is_absent(in_wide + lane, p[0], m[0], v[0]) &&
+        (!kBoth || is_absent(in_wide + kPanelColumns + lane, p[1], m[1], v[1]))) {
+      if (copy != nullptr)
+        for (int i = 0; i < 2; ++i) store_bits(copy + i * kPanelColumns, Words{}, kLanes);
+      return;
+    }
+    load_pair<kBoth>(g, gradient, in_wide, lane);
     Words x[2], word[2];
     for (int i = 0; i < 2; ++i) {
       step(p[i], m[i], v[i], g[i], in_wide + i * kPanelColumns + lane);
