@@ -231,13 +231,12 @@ struct Config {
 
   // Weights that become sparse.
   struct Sparsity {
-    // Weights that become sparse in training: the units, which blocks of them stay, and the density
-    // that they reach between two steps. 2:4 may be transposable: true. threshold is the share of
-    // zeroes from which products take a sparse kernel. A list under `sparsity` itself is the same
-    // key.
-    // Allowed: {units: [UNIT], pattern: block32 | block16 | 2:4 | unstructured, density: (0, 1],
-    // schedule: {begin: STEP, end: STEP, every: STEPS}, threshold: auto | (0, 1], transposable:
-    // true | false}.
+    // Weights that become sparse in training: {units, pattern, density, schedule: {begin, end,
+    // every}, threshold, transposable}. Patterns are block32, block16, 2:4, which may be
+    // transposable, and unstructured. The density falls from 1 in steps begin to end. threshold is
+    // the share of zeroes from which products take a sparse kernel; auto goes by price. A list
+    // under `sparsity` itself is the same key.
+    // Allowed: {units: [UNIT], pattern: WORD, density: D, ...}.
     std::vector<std::string> weights{};
   };
   Sparsity sparsity{};

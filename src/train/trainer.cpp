@@ -23,6 +23,7 @@
 #include "train/checkpoint/preflight.h"
 #include "train/checkpoint/run_lock.h"
 #include "train/checkpoint/run_start.h"
+#include "train/config/sparsity_keys.h"
 #include "train/convert/run_manifest.h"
 #include "train/expert_balance.h"
 #include "train/lora/base_difference.h"
@@ -177,6 +178,7 @@ struct Trainer::Impl {
     reference.emplace(run, start, dataset, validation ? &*validation : nullptr, ranks.own(),
                       [this](const std::string& text) { say("{}", text); });
     other_weights = reference->take_other(session.config());
+    run.sparsity.is_final = start.checkpoint && has_final_masks(run, start.step);
     bind();
     lead();
     restore();
@@ -418,6 +420,18 @@ struct Trainer::Impl {
     return "";
   }
 
+  // Once masks stay as they are, products may read what is present alone.
+  void plan_for_final_masks() {
+    if (run.sparsity.is_final || done_step >= run.train.steps || !has_final_masks(run, done_step))
+      return;
+    RunConfig changed = run;
+    changed.sparsity.is_final = true;
+    const std::string refusal = replan(changed, done_step + 1);
+    if (refusal.empty()) return say("sparsity: planned anew, for masks stay as they are from here");
+    run.sparsity.is_final = true;  // asked once
+    say("sparsity: products stay dense until a resume: {}", refusal);
+  }
+
   void unbind() {
     windows->sync();
     windows.reset();
@@ -621,6 +635,7 @@ struct Trainer::Impl {
       throw Unsupported("[train] expected data.train with train.objective: dpo, got a batch");
     if (!has_begun && done_step == 0) validate(0, result.before);
     has_begun = true;
+    plan_for_final_masks();
     // Each rank hears once a step, also of the end, whether there is another one.
     if (!rank_step->begin(done_step + 1, goes_on())) {
       end();

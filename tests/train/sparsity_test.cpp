@@ -371,6 +371,37 @@ TEST(Sparsity, ResumesWithEqualBitsDuringTheRampAndAfterIt) {
   }
 }
 
+class Messages : public RunListener {
+ public:
+  void on_message(Severity, const std::string& text) override {
+    if (text.starts_with("sparsity: ")) lines.push_back(text);
+  }
+  std::vector<std::string> lines;
+};
+
+// Another program takes over where masks stay, with the bits of all states. A run that goes on from
+// there begins with that program.
+TEST(Sparsity, IsPlannedAnewOnceMasksStay) {
+  const TemporaryDirectory folder;
+  RunConfig run = sparse_run(folder.path(), SparsityPattern::kBlock16, 0.25);
+  run.sparsity.weights[0].units = {"experts.down"};
+  run.train.save_every = 7;
+  run.train.keep_last = 0;
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+  Messages first, second;
+  const TrainResult whole = Trainer(run, first).train();
+  ASSERT_EQ(first.lines.size(), 3u);
+  EXPECT_THAT(first.lines[0], HasSubstr("experts.down: block16, density 0.25, falling from 1"));
+  EXPECT_EQ(first.lines[1], "sparsity: experts.down: block16 at density 0.25 from step 6 on");
+  EXPECT_EQ(first.lines[2], "sparsity: planned anew, for masks stay as they are from here");
+  const std::string want = anabatic::testing::checkpoint_bytes(whole.checkpoint);
+  anabatic::testing::go_back_to(run.train.output, 7);
+  const TrainResult rest = Trainer(run, second).train();
+  EXPECT_EQ(second.lines.size(), 1u);
+  EXPECT_TRUE(anabatic::testing::checkpoint_bytes(rest.checkpoint) == want);
+  EXPECT_EQ(rest.after->loss, whole.after->loss);
+}
+
 TEST(Sparsity, TakesMicroBatchesAndUpdatesInTheBackward) {
   const TemporaryDirectory folder;
   RunConfig run = sparse_run(folder.path(), SparsityPattern::kBlock16);

@@ -183,10 +183,13 @@ void add_sparsity_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(
       {.name = "sparsity.weights",
        .help =
-           "Weights that become sparse in training: the units, which blocks of them stay, and the "
-           "density that they reach between two steps. 2:4 may be transposable: true. threshold is "
-           "the share of zeroes from which products take a sparse kernel. A list under `sparsity` "
-           "itself is the same key.",
+           "Weights that become sparse in training: {units, pattern, density, schedule: {begin, "
+           "end, every}, threshold, transposable}. Patterns are block32, block16, 2:4, which may "
+           "be "
+           "transposable, and unstructured. The density falls from 1 in steps begin to end. "
+           "threshold is the share of zeroes from which products take a sparse kernel; auto goes "
+           "by "
+           "price. A list under `sparsity` itself is the same key.",
        .is_list = true,
        .set =
            [](RunConfig& config, Values values) {
@@ -200,9 +203,7 @@ void add_sparsity_keys(std::vector<ConfigKey>& keys) {
            },
        .takes_maps = true,
        .type = "list of text",
-       .allowed = "{units: [UNIT], pattern: block32 | block16 | 2:4 | unstructured, density: (0, "
-                  "1], schedule: {begin: STEP, end: STEP, every: STEPS}, threshold: auto | (0, 1], "
-                  "transposable: true | false}"});
+       .allowed = "{units: [UNIT], pattern: WORD, density: D, ...}"});
 }
 
 void add_sparsity_problems(const RunConfig& config, std::vector<std::string>& problems) {
@@ -231,11 +232,11 @@ spec::SparsityOptions sparsity_options(const RunConfig& config) {
   return {config.sparsity.weights, config.sparsity.is_final};
 }
 
-std::int64_t last_mask_step(const RunConfig& config) {
-  std::int64_t last = 0;
-  for (const SparseUnits& entry : config.sparsity.weights)
-    last = std::max(last, entry.schedule.end);
-  return last;
+bool has_final_masks(const RunConfig& config, std::int64_t step) {
+  const auto& weights = config.sparsity.weights;
+  return !weights.empty() && std::ranges::all_of(weights, [&](const SparseUnits& entry) {
+    return step >= entry.schedule.end;
+  });
 }
 
 }  // namespace anabatic::train

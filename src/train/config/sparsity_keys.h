@@ -15,7 +15,7 @@ void add_sparsity_problems(const RunConfig& config, std::vector<std::string>& pr
 // Without entries where it is off.
 spec::SparsityOptions sparsity_options(const RunConfig& config);
 
-// Masks stay from the update of this step on; 0 without sparse weights.
-std::int64_t last_mask_step(const RunConfig& config);
+// Whether there are sparse weights, and their masks stay as they are after this step.
+bool has_final_masks(const RunConfig& config, std::int64_t step);
 
 }  // namespace anabatic::train
