@@ -10,6 +10,7 @@
 
 #include "ir/rewrite.h"
 #include "passes/readers.h"
+#include "passes/sparsity/sparse_products.h"
 
 namespace anabatic::passes {
 namespace {
@@ -153,7 +154,7 @@ class Joiner {
     const bool is_product =
         form != nullptr && form->role == spec::ProductRole::kInputGradient && !form->has_activation;
     if (!is_product || !is_in_segments(node) || type(value) != sum ||
-        type(node.inputs[0]).dtype != sum.dtype)
+        type(node.inputs[0]).dtype != sum.dtype || has_mask(graph_, node.inputs[1]))
       return nullptr;
     return &node;
   }

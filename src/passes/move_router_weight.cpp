@@ -11,6 +11,7 @@
 #include "ir/rewrite.h"
 #include "ops/permute.h"
 #include "passes/readers.h"
+#include "passes/sparsity/sparse_products.h"
 #include "spec/product_bias.h"
 
 namespace anabatic::passes {
@@ -91,6 +92,9 @@ class Mover {
     const Node& activation = graph_.node(layer.activation);
     if (activation.outputs[0] != h || !takes_weights(activation, layer, weights))
       return std::nullopt;
+    for (const Node* product : {&down, &activation})
+      for (const ValueId input : product->inputs)
+        if (has_mask(graph_, input)) return std::nullopt;
     const std::size_t num_y = readers_.of(y).size();
     if (num_y == 2) layer.backward = find_backward(layer);
     if (num_y > 2 || (num_y == 2 && !layer.backward)) return std::nullopt;

@@ -332,6 +332,9 @@ TEST(Sparsity, ChangesNothingAtADensityOfOne) {
   const TemporaryDirectory folder;
   RunConfig run = sparse_run(folder.path(), SparsityPattern::kBlock16, 1);
   run.optimizer.clip_grad_norm = 0;  // a product may sum squares in another order
+  // They round elsewhere, and leave weights with masks alone.
+  for (const char* pass : {"fuse_gate_up", "fuse_qkv", "move_router_weight"})
+    run.compiler.disable_passes.emplace_back(pass);
   const auto got = anabatic::testing::training_state(Trainer(run).train().checkpoint);
   run.sparsity = {};
   run.train.output = folder.path() / "plain";

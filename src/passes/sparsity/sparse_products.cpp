@@ -314,6 +314,13 @@ bool sparse_products(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
+bool has_mask(const Graph& graph, ValueId weight) {
+  const auto found = std::ranges::find(graph.states, weight, &State::before);
+  if (found == graph.states.end()) return false;
+  const Name parameter = found->owner != Name{} ? found->owner : found->name;
+  return graph.find_state(StateRole::kMask, parameter) != nullptr;
+}
+
 bool has_sparse_values(const Graph& graph, Name parameter) {
   return graph.find_state(StateRole::kSparseValues, parameter) != nullptr ||
          graph.find_state(StateRole::kSparseValuesTransposed, parameter) != nullptr;

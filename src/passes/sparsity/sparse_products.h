@@ -24,6 +24,11 @@ namespace anabatic::passes {
 
 extern const Pass kSparseProducts;
 
+// Whether a value is a weight with a mask, or is derived from one. Passes that round elsewhere than
+// without them leave its products alone, final masks or not: sparse products are in none of their
+// patterns, and the choice between sparse and dense ones must change no bit.
+bool has_mask(const ir::Graph& graph, ir::ValueId weight);
+
 // Whether a weight has a sparse layout: what derives it reads f32 rows.
 bool has_sparse_values(const ir::Graph& graph, Name parameter);
 
