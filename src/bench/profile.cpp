@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "bench/benchmark.h"
+#include "bench/final_masks.h"
 #include "device/memory.h"
 #include "device/probe.h"
 #include "io/data/loader.h"
@@ -227,6 +228,7 @@ class Profiler {
       tell(sums, agreement_of(run_, program_->compiled));
     }
     session_.load_parameters();
+    choose_masks(session_, run_, program_->compiled.graph);
     session_.refresh_derived();
     if (dataset_)
       loader_.emplace(*dataset_, train::loader_options(run_, ranks_.own()));
@@ -395,7 +397,7 @@ class Profiler {
   static train::RunConfig with_steps(train::RunConfig run, const ProfileOptions& options) {
     run.train.steps = std::max(run.train.steps, options.num_warmup_steps + options.num_steps);
     run.data.validation.clear();  // no rank validates
-    return run;
+    return with_final_masks(std::move(run));
   }
 
   train::RunConfig run_;

@@ -5,9 +5,9 @@
 #include "base/error.h"
 #include "bench/cases.h"
 #include "bench/check.h"
+#include "bench/final_masks.h"
 #include "passes/differentiate.h"
 #include "train/loss_scale/loss_scaler.h"
-#include "train/sparsity/sparse_weights.h"
 #include "train/training_step.h"
 
 namespace anabatic::bench {
@@ -24,10 +24,7 @@ train::RunConfig step_config(train::RunConfig run, Settings& settings) {
   run.data.sequence_length = settings.integer("sequence", run.data.sequence_length);
   for (const std::string& problem : train::problems_of(run))
     throw InvalidArgument("[bench] " + problem);
-  // Masks are chosen at once, and every measured step comes after them.
-  for (spec::SparseUnits& entry : run.sparsity.weights) entry.schedule = {};
-  run.sparsity.is_final = !run.sparsity.weights.empty();
-  return run;
+  return with_final_masks(std::move(run));
 }
 
 // Forward and backward on a few tokens, with readable gradients.
@@ -67,7 +64,7 @@ class StepBenchmark final : public Benchmark {
         batch_(train::random_step(run, session_.config(), 0)),
         loss_scale_(train::make_loss_scaler(run).scale()) {
     session_.load_parameters();
-    (void)train::SparseWeights(run, program_->compiled.graph).prepare(session_, 1);
+    choose_masks(session_, run, program_->compiled.graph);
     session_.refresh_derived();
     double flops = 0;
     for (const io::MicroBatch& micro_batch : batch_.micro_batches)

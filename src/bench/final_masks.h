@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures sparse weights as they stay: what is timed comes after the last mask.
+#pragma once
+#include "train/sparsity/sparse_weights.h"
+
+namespace anabatic::bench {
+
+// The run, with masks that are chosen once, by choose_masks, and stay.
+inline train::RunConfig with_final_masks(train::RunConfig run) {
+  for (spec::SparseUnits& entry : run.sparsity.weights) entry.schedule = {};
+  run.sparsity.is_final = !run.sparsity.weights.empty();
+  return run;
+}
+
+// From the weights as they were loaded, before what is derived from them. Absent weights keep their
+// values until the first update.
+inline void choose_masks(train::ModelSession& session, const train::RunConfig& run,
+                         const ir::Graph& training) {
+  (void)train::SparseWeights(run, training).prepare(session, spec::SparsitySchedule{}.end);
+}
+
+}  // namespace anabatic::bench
