@@ -69,20 +69,24 @@ TEST(SparseProducts, ReadWhatIsPresentInAllDirections) {
 }
 
 TEST(SparseProducts, GiveRunsTheBitsOfDenseOnes) {
-  for (const auto pattern : {SparsityPattern::kBlock16, SparsityPattern::kBlock32})
-    for (const char* precision : {"bf16", "fp32"})
-      for (const std::int64_t micro_batches : {1, 2}) {
-        SCOPED_TRACE(fmt::format("{} {} {}", to_string(pattern), precision, micro_batches));
-        const TemporaryDirectory sparse, dense;
-        const auto run_in = [&](const TemporaryDirectory& folder) {
-          RunConfig run = sparse_run(folder.path(), pattern);
-          run.train.precision = precision;
-          run.train.gradient_accumulation_steps = micro_batches;
-          return run;
-        };
-        EXPECT_TRUE(trained_bytes(run_in(sparse)) ==
-                    trained_bytes(with_dense_products(run_in(dense))));
-      }
+  struct Form {
+    SparsityPattern pattern;
+    const char* precision;
+    std::int64_t micro_batches;
+  };
+  for (const Form& form : {Form{SparsityPattern::kBlock16, "bf16", 2},
+                           {SparsityPattern::kBlock32, "bf16", 1},
+                           {SparsityPattern::kBlock16, "fp32", 1}}) {
+    SCOPED_TRACE(fmt::format("{} {}", to_string(form.pattern), form.precision));
+    const TemporaryDirectory sparse, dense;
+    const auto run_in = [&](const TemporaryDirectory& folder) {
+      RunConfig run = sparse_run(folder.path(), form.pattern);
+      run.train.precision = form.precision;
+      run.train.gradient_accumulation_steps = form.micro_batches;
+      return run;
+    };
+    EXPECT_TRUE(trained_bytes(run_in(sparse)) == trained_bytes(with_dense_products(run_in(dense))));
+  }
 }
 
 TEST(SparseProducts, GiveRunsTheirBitsWhateverThePlan) {

@@ -3,6 +3,9 @@
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_rows.h"
 #include "spec/sparse_layout.h"
+#if ANABATIC_ISA_LANES == 16
+#include "kernels/cpu/words_avx512.h"
+#endif
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -52,12 +55,16 @@ void pack_part(const Part& part, Int depth, std::uint32_t* __restrict to) {
     }
     return;
   }
-  std::uint32_t words[kGroup][kGroup];  // of each line
+  alignas(64) std::uint32_t words[kGroup][kGroup];  // of each line
   for (Int line = 0; line < kGroup; ++line) {
     const float* from = part.from + line * part.line_stride;
     for (Int u = 0; u < depth / 2; ++u)
       words[line][u] = bf16_bits(from[2 * u]) | bf16_bits(from[2 * u + 1]) << 16;
   }
+#if ANABATIC_ISA_LANES == 16
+  if (depth == 2 * kGroup)
+    return transpose_words(to, reinterpret_cast<const std::byte*>(words), sizeof words[0]);
+#endif
   for (Int u = 0; u < depth / 2; ++u)
     for (Int line = 0; line < kGroup; ++line) to[u * kGroup + line] = words[line][u];
 }
