@@ -48,47 +48,55 @@ struct Geometry {
   const std::uint8_t* mask;
   std::int64_t rows, columns, block, mask_rows, mask_columns;
 
-  ANABATIC_INLINE const std::uint8_t* row(std::int64_t matrix, std::int64_t row) const {
+  // The line of a mask for a row of a matrix.
+  ANABATIC_INLINE const std::uint8_t* line(std::int64_t matrix, std::int64_t row) const {
     return mask + (matrix * mask_rows + row / block) * mask_columns;
   }
 };
 
 // Eight elements from `first` on, in rows of all matrices.
-ANABATIC_INLINE std::uint8_t of_rows(const Geometry& at, std::int64_t first, std::int64_t end) {
+ANABATIC_INLINE std::uint8_t of_elements(const Geometry& at, std::int64_t first, std::int64_t end) {
   std::uint32_t byte = 0;
   const std::int64_t count = std::min<std::int64_t>(8, end - first);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t row = (first + i) / at.columns, column = (first + i) % at.columns;
-    const std::uint8_t* const line = at.row(row / at.rows, row % at.rows);
+    const std::uint8_t* const line = at.line(row / at.rows, row % at.rows);
     byte |= static_cast<std::uint32_t>(line[column / at.block] & 1) << i;
   }
   return static_cast<std::uint8_t>(byte);
 }
-// The same where eight elements are in one block of one row.
-ANABATIC_INLINE std::uint8_t of_block(const Geometry& at, std::int64_t first) {
-  const std::int64_t row = first / at.columns, column = first % at.columns;
-  return at.row(row / at.rows, row % at.rows)[column / at.block] != 0 ? 0xFF : 0;
-}
-// The same where each element has its own.
-ANABATIC_INLINE std::uint8_t of_elements(const std::uint8_t* mask) {
-  std::uint32_t byte = 0;
-  for (int i = 0; i < 8; ++i) byte |= static_cast<std::uint32_t>(mask[i] & 1) << i;
-  return static_cast<std::uint8_t>(byte);
+// The same where each has its own: a product collects the lowest bits of eight bytes.
+ANABATIC_INLINE std::uint8_t of_bytes(const std::uint8_t* mask) {
+  std::uint64_t bytes;
+  std::memcpy(&bytes, mask, sizeof bytes);
+  return static_cast<std::uint8_t>((bytes & 0x0101010101010101u) * 0x0102040810204080u >> 56);
 }
 
-// Rows [begin, end) of the depth of a panel: a word of 16 columns each.
+// Calls body(first, last, is_present) for the blocks along `count` elements of a line.
+template <class Body>
+ANABATIC_INLINE void for_blocks(const std::uint8_t* line, std::int64_t block, std::int64_t count,
+                                Body&& body) {
+  for (std::int64_t first = 0; first < count; first += block)
+    body(first, std::min(first + block, count), *line++ != 0);
+}
+
+// A panel from `column` on: a word of 16 columns for each element of the depth.
 ANABATIC_INLINE void of_panel(const Geometry& at, std::int64_t matrix, std::int64_t column,
-                              std::int64_t begin, std::int64_t end, std::uint16_t* words) {
+                              std::uint16_t* words) {
+  const std::int64_t depth = at.columns;
   if (at.block > 1) {  // whose rows are whole panels
-    const std::uint8_t* const line = at.row(matrix, column);
-    for (std::int64_t k = begin; k < end; ++k) words[k] = line[k / at.block] != 0 ? 0xFFFF : 0;
+    for_blocks(at.line(matrix, column), at.block, depth,
+               [&](std::int64_t first, std::int64_t last, bool is_present) {
+                 std::memset(words + first, is_present ? 0xFF : 0,
+                             static_cast<std::size_t>(2 * (last - first)));
+               });
     return;
   }
-  std::fill(words + begin, words + end, std::uint16_t{0});
+  std::memset(words, 0, static_cast<std::size_t>(2 * depth));
   const std::int64_t columns = std::min(kPanelColumns, at.rows - column);
   for (std::int64_t c = 0; c < columns; ++c) {
-    const std::uint8_t* const line = at.row(matrix, column + c);
-    for (std::int64_t k = begin; k < end; ++k)
+    const std::uint8_t* const line = at.line(matrix, column + c);
+    for (std::int64_t k = 0; k < depth; ++k)
       words[k] = static_cast<std::uint16_t>(words[k] | (line[k] & 1) << c);
   }
 }
@@ -108,26 +116,37 @@ inline const std::uint8_t* expand_mask(const Arguments& args, const TensorView& 
                                .mask_rows = mask.type->dim(-2),
                                .mask_columns = mask.type->dim(-1)};
   constexpr std::int64_t kBytes = 4096;
+  const std::int64_t matrices = state.ndim() == 3 ? state.dim(0) : 1;
   if (is_panels(state.layout)) {
-    const std::int64_t depth = at.columns, panels = ceil_div(at.rows, kPanelColumns),
-                       matrices = state.ndim() == 3 ? state.dim(0) : 1;
+    const std::int64_t depth = at.columns, panels = ceil_div(at.rows, kPanelColumns);
+    team.for_range(matrices * panels, ceil_div(kBytes, 2 * depth),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t panel = begin; panel < end; ++panel)
+                       mask_bits::of_panel(at, panel / panels, panel % panels * kPanelColumns,
+                                           reinterpret_cast<std::uint16_t*>(bits) + panel * depth);
+                   });
+    return bits;
+  }
+  if (block % 8 == 0 && at.columns % 8 == 0) {  // whole bytes
+    const std::int64_t row_bytes = at.columns / 8;
     team.for_range(
-        matrices * panels, ceil_div(kBytes, 2 * depth), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t panel = begin; panel < end; ++panel)
-            mask_bits::of_panel(at, panel / panels, panel % panels * kPanelColumns, 0, depth,
-                                reinterpret_cast<std::uint16_t*>(bits) + panel * depth);
+        matrices * at.rows, ceil_div(kBytes, row_bytes), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t row = begin; row < end; ++row)
+            mask_bits::for_blocks(at.line(row / at.rows, row % at.rows), block / 8, row_bytes,
+                                  [&](std::int64_t first, std::int64_t last, bool is_present) {
+                                    std::memset(bits + row * row_bytes + first,
+                                                is_present ? 0xFF : 0,
+                                                static_cast<std::size_t>(last - first));
+                                  });
         });
     return bits;
   }
   const std::int64_t elements = state.num_elements();
-  const bool is_of_blocks = block % 8 == 0 && at.columns % 8 == 0;
   team.for_range(ceil_div(elements, 8), kBytes, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t byte = begin; byte < end; ++byte) {
-      const std::int64_t first = 8 * byte;
-      bits[byte] = is_of_blocks                          ? mask_bits::of_block(at, first)
-                   : block == 1 && first + 8 <= elements ? mask_bits::of_elements(at.mask + first)
-                                                         : mask_bits::of_rows(at, first, elements);
-    }
+    for (std::int64_t byte = begin; byte < end; ++byte)
+      bits[byte] = block == 1 && 8 * byte + 8 <= elements
+                       ? mask_bits::of_bytes(at.mask + 8 * byte)
+                       : mask_bits::of_elements(at, 8 * byte, elements);
   });
   return bits;
 }

@@ -28,9 +28,16 @@ double sum_squares_of(const T* x, std::int64_t count, const std::uint8_t* bits,
   constexpr int kHalf = kLanes / 2;
   Doubles sums[2] = {};
   for_lanes(0, count, [&](std::int64_t i, int n) {
+    Floats values;
+    if (bits == nullptr) {
+      values = load(x + i, n);
+    } else {
+      const Words kept = present(bits, first + i);
+      if (!has_bits(kept)) return;  // nothing is read
+      values = where(kept, load(x + i, n));
+    }
     float lanes[kLanes];
-    const Floats values = load(x + i, n);
-    store(lanes, bits == nullptr ? values : where(present(bits, first + i), values));
+    store(lanes, values);
     for (int half = 0; half < 2; ++half) {
       const Doubles value = to_doubles(lanes + half * kHalf);
       sums[half] += value * value;
