@@ -234,8 +234,8 @@ struct Config {
     // Weights that become sparse in training: {units, pattern, density, schedule: {begin, end,
     // every}, threshold, transposable}. Patterns are block32, block16, 2:4, which may be
     // transposable, and unstructured. The density falls from 1 in steps begin to end. threshold is
-    // the share of zeroes from which products take a sparse kernel; auto goes by price. A list
-    // under `sparsity` itself is the same key.
+    // the share of zeroes from which products take a sparse kernel; auto goes by predicted times. A
+    // list under `sparsity` itself is the same key.
     // Allowed: {units: [UNIT], pattern: WORD, density: D, ...}.
     std::vector<std::string> weights{};
   };

@@ -189,7 +189,7 @@ void add_sparsity_keys(std::vector<ConfigKey>& keys) {
            "transposable, and unstructured. The density falls from 1 in steps begin to end. "
            "threshold is the share of zeroes from which products take a sparse kernel; auto goes "
            "by "
-           "price. A list under `sparsity` itself is the same key.",
+           "predicted times. A list under `sparsity` itself is the same key.",
        .is_list = true,
        .set =
            [](RunConfig& config, Values values) {
