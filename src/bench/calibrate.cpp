@@ -78,8 +78,8 @@ constexpr double kDropout = 0.1;  // its price does not depend on the rate
 constexpr double kLeastPeak = 0.93, kMostCopy = 1.2;
 constexpr int kMostAgain = 4;
 
-// Threads, weights and probes of the peaks, of each precision.
-constexpr double kSecondsBeside = 2;
+// Threads, weights and probes of the peaks, of each precision, and products with sparse weights.
+constexpr double kSecondsBeside = 4;
 
 constexpr std::array<std::pair<const char*, std::size_t>, 6> kRuns{
     {{"fp32", 0}, {"fp32", 1}, {"bf16", 0}, {"bf16", 1}, {"int8", 0}, {"int8", 1}}};
