@@ -30,7 +30,9 @@ bool is_present(const TensorView& mask, spec::SparsityPattern pattern, const Ten
 }  // namespace
 
 void sum_squares(const Arguments& args) {
-  const std::optional<spec::SparsityPattern> mask = spec::mask_of(*args.attributes);
+  // A product that sums squares has no mask, and no such attribute.
+  std::optional<spec::SparsityPattern> mask;
+  if (args.inputs.size() > 1) mask = spec::mask_of(*args.attributes);
   double sum = 0;
   for (std::int64_t i = 0; i < size(args.inputs[0]); ++i)
     if (!mask || is_present(args.inputs[1], *mask, *args.inputs[0].type, i))
