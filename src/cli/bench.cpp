@@ -132,7 +132,7 @@ std::vector<VerbOption> options() {
 const Verb& bench_verb() {
   static const Verb verb{"bench",
                          "speed of gemm, moe, attention, norm, loss, optimizer, sparse or step, as "
-                         "a share of the peak; of exchanges between ranks",
+                         "shares of the peak; of exchanges between ranks",
                          "KIND",
                          options(),
                          true,
