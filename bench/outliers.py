@@ -94,7 +94,7 @@ def main():
     parser.add_argument("--batch", type=int, default=4)
     options = parser.parse_args()
     model = newest_checkpoint(options.model)
-    int8 = ("--precision", "int8", "--precision.int8_fallback")
+    int8 = ("--precision", "int8", "--precision.int8.fallback")
     rows, totals = {}, {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)

@@ -40,10 +40,10 @@ ROWS = {
     "bf16": ["--train.precision", "bf16"],
     "fp32": ["--train.precision", "fp32"],
     "int8": ["--train.precision", "int8"],
-    "int8, fallback off": ["--train.precision", "int8", "--precision.int8_fallback", "off"],
-    "int8, fallback 16": ["--train.precision", "int8", "--precision.int8_fallback", "16"],
+    "int8, fallback off": ["--train.precision", "int8", "--precision.int8.fallback", "off"],
+    "int8, fallback 16": ["--train.precision", "int8", "--precision.int8.fallback", "16"],
     "int8, head in bf16": ["--train.precision", "int8", "--precision.keep", "head=bf16"],
-    CONTROL: ["--train.precision", "int8", "--precision.int8_fallback", "off"],
+    CONTROL: ["--train.precision", "int8", "--precision.int8.fallback", "off"],
 }
 
 

@@ -188,9 +188,12 @@ struct Config {
     std::optional<std::int64_t> int8_fallback = 64;
     // Units whose products have another precision than train.precision, such as {attention: bf16,
     // layers.0.experts.down: fp32}. A unit is a part of the names of weights, or a segment. The
-    // longest one that fits counts.
-    // Allowed: {UNIT: bf16 | fp32}.
+    // longest one that fits counts. int8 goes with train.precision: int8.
+    // Allowed: {UNIT: int8 | bf16 | fp32}.
     std::map<std::string, std::string> keep{};
+    // Units whose products are never below bf16, such as [head, layers.0.experts.down]. They are
+    // named as in precision.keep.
+    std::vector<std::string> critical{};
     // What a step's loss is multiplied by before its backward, so that gradients of few bits do not
     // underflow; the update undoes it. dynamic begins at 65536, doubles after 2000 steps, and is
     // divided by 2 with a step that is skipped because a gradient is not finite. auto is dynamic

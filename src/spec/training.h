@@ -20,9 +20,10 @@ enum class Precision : std::uint8_t { kFp32, kBf16, kInt8, kFp16, kMixed };
 // What differs from the policy for some products.
 struct ProductOptions {
   std::int64_t fallback = kDefaultFallback;  // of int8 products
-  // kFp32 or kBf16 by unit: a part of the dotted name of a weight without ".weight", such as
-  // "attention" or "layers.3.experts.down", or a segment.
+  // kFp32, kBf16 or kInt8 by unit: a part of the dotted name of a weight without ".weight", such
+  // as "attention" or "layers.3.experts.down", or a segment.
   std::vector<std::pair<std::string, Precision>> keep{};
+  std::vector<std::string> critical{};  // units that have no int8 products
 };
 
 // Quantization-aware training: products of some weights read the values that a file in this grid

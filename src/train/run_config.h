@@ -75,8 +75,11 @@ struct RunConfig {
   } train;
   struct Precision {
     static constexpr std::int64_t kOff = spec::kNoFallback;
-    std::int64_t int8_fallback = spec::kDefaultFallback;  // of int8 products
-    std::map<std::string, std::string> keep;              // bf16 | fp32 by unit
+    struct Int8 {
+      std::int64_t fallback = spec::kDefaultFallback;
+    } int8;
+    std::map<std::string, std::string> keep;  // int8 | bf16 | fp32 by unit
+    std::vector<std::string> critical;        // units that are never below bf16
     static constexpr double kDynamic = 0, kByPrecision = -1;
     double loss_scale = kByPrecision;  // from which a backward begins
   } precision;

@@ -23,6 +23,7 @@
 #include "train/checkpoint/preflight.h"
 #include "train/checkpoint/run_lock.h"
 #include "train/checkpoint/run_start.h"
+#include "train/config/precision_keys.h"
 #include "train/config/sparsity_keys.h"
 #include "train/convert/run_manifest.h"
 #include "train/expert_balance.h"
@@ -362,6 +363,8 @@ struct Trainer::Impl {
     summary.counts_process = baseline_bytes > 0;
     summary.file = file.string();
     listener.on_plan(summary);
+    if (uses_int8(run) || !run.precision.keep.empty())
+      say("{}", product_formats_to_string(run, training.graph));
     announced = std::move(summary);
     write_run_record(
         run.train.output, session, training,

@@ -56,6 +56,7 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.fusions.fuse_rope = false;
   config.precision.int8_fallback = std::nullopt;
   config.precision.keep = {{"attention", "fp32"}, {"layers.0.experts.down", "bf16"}};
+  config.precision.critical = {"head", "experts.down"};
   config.quantization.enable = true;
   config.quantization.units = {"experts.down", "mlp"};
   config.quantization.format = Config::Quantization::Format::kQ40;
@@ -76,12 +77,13 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run.optimizer.learning_rate, 0.1 + 0.2);
   EXPECT_EQ(run.optimizer.betas, config.optimizer.betas);
   EXPECT_EQ(run.memory.budget, std::int64_t{6} << 30);
-  EXPECT_EQ(run.precision.int8_fallback, 128);
+  EXPECT_EQ(run.precision.int8.fallback, 128);
   EXPECT_EQ(run.precision.loss_scale, 512);
   EXPECT_EQ(run.dropout.residual, 0.1);
   EXPECT_EQ(run.sparsity.weights.at(0).density, 0.25);
   EXPECT_EQ(run.dropout.embedding, RunConfig::kUsualDropout);
   EXPECT_EQ(run.precision.keep, config.precision.keep);
+  EXPECT_EQ(run.precision.critical, config.precision.critical);
   EXPECT_TRUE(run.quantization.enable);
   EXPECT_EQ(run.quantization.units, config.quantization.units);
   EXPECT_EQ(run.quantization.format, "q4_0");

@@ -241,6 +241,52 @@ TEST(Int8Training, KeepsUnitsAtTheirPrecision) {
             HasSubstr("layers.N.experts.down")));
 }
 
+TEST(Int8Training, KeepsCriticalUnitsFromInt8) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  const Products all = int8_products(run);
+  run.precision.critical = {"attention"};
+  run.precision.keep = {{"layers.0.attention", "bf16"}};  // says the same
+  const Products some = int8_products(run);
+  run.precision.critical = {};
+  run.precision.keep = {{"attention", "bf16"}};
+  const Products kept = int8_products(run);
+  EXPECT_LT(some.forward, all.forward);
+  EXPECT_EQ(some.forward, kept.forward);
+  EXPECT_EQ(some.input_gradients, kept.input_gradients);
+  EXPECT_EQ(some.weight_gradients, kept.weight_gradients);
+  run.precision.critical = {"layers.1.attention", "head"};
+  run.precision.keep = {{"attention", "int8"}};
+  EXPECT_THAT(message_of<InvalidArgument>([&] { Trainer(run).train(); }),
+              HasSubstr("precision.keep: expected bf16 or fp32 for 'attention', got int8: "
+                        "precision.critical has 'layers.1.attention', and both hold "
+                        "layers.1.attention.q"));
+  run.precision.critical = {"experts.dwn"};
+  EXPECT_THAT(message_of<InvalidArgument>([&] { Trainer(run).train(); }),
+              HasSubstr("precision.critical: expected a unit with products, got 'experts.dwn'"));
+}
+
+TEST(Int8Training, SaysAtItsStartWhatEachUnitMultiplies) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  run.train.steps = 0;
+  run.precision.keep = {{"attention.v", "bf16"}, {"layers.1.experts.down", "fp32"}};
+  run.precision.critical = {"attention.o"};
+  struct Listener : RunListener {
+    std::string text;
+    void on_message(Severity, const std::string& line) override { text += line + '\n'; }
+  } listener;
+  Trainer(run, listener).train();
+  EXPECT_THAT(listener.text,
+              AllOf(HasSubstr("products in int8: layers.N.attention.q, layers.N.attention.k, "),
+                    HasSubstr("layers.0.experts.down"),
+                    HasSubstr("layers.N.attention.v (precision.keep has attention.v)"),
+                    HasSubstr("layers.N.attention.o (precision.critical has attention.o)"),
+                    HasSubstr("layers.N.router (a depth of 4 is below 32)"),
+                    HasSubstr("products in fp32: layers.1.experts.down (precision.keep has "
+                              "layers.1.experts.down)")));
+}
+
 TEST(Int8Training, SaysWhichProductsAreInInt8) {
   const TemporaryDirectory folder;
   RunConfig run = int8_run(folder.path());
@@ -275,14 +321,24 @@ TEST(Int8Training, IsRefusedByTheNamesOfKeys) {
               HasSubstr("train.precision: expected bf16 with lora, got int8"));
   EXPECT_THAT(problems({{"train.precision", {"int8"}}, {"train.objective", {"dpo"}}}),
               HasSubstr("train.precision: expected bf16 with train.objective: dpo, got int8"));
-  EXPECT_THAT(problems({{"precision.int8_fallback", {"-1"}}}),
-              HasSubstr("precision.int8_fallback: expected an integer 0 to 127, got -1 (or off)"));
+  EXPECT_THAT(problems({{"precision.int8.fallback", {"-1"}}}),
+              HasSubstr("precision.int8.fallback: expected an integer 0 to 127, got -1 (or off)"));
   EXPECT_THAT(problems({{"precision.keep", {"attention"}}}),
               HasSubstr("precision.keep: expected UNIT=PRECISION, got 'attention'"));
   EXPECT_THAT(problems({{"precision.keep", {"attention=int4"}}}),
-              HasSubstr("precision.keep: expected bf16 or fp32 for 'attention', got 'int4'"));
+              HasSubstr("precision.keep: expected int8, bf16 or fp32 for 'attention', got 'int4'"));
   EXPECT_THAT(problems({{"train.precision", {"fp32"}}, {"precision.keep", {"attention=bf16"}}}),
               HasSubstr("precision.keep: expected train.precision: bf16, int8, fp16 or mixed"));
+  EXPECT_THAT(problems({{"train.precision", {"bf16"}}, {"precision.keep", {"attention=int8"}}}),
+              HasSubstr("precision.keep: expected bf16 or fp32 for 'attention' with "
+                        "train.precision: bf16, got int8"));
+  for (const char* precision : {"fp32", "fp16", "mixed"})
+    EXPECT_THAT(
+        problems({{"train.precision", {precision}}, {"precision.critical", {"head"}}}),
+        HasSubstr(std::string("precision.critical: expected train.precision: int8, or bf16, where "
+                              "it changes nothing, got ") +
+                  precision));
+  EXPECT_THAT(problems({{"precision.int8", {"64"}}}), HasSubstr("precision.int8"));
 }
 
 // Other verbs compute in what the files of the model hold.

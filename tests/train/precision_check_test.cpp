@@ -114,7 +114,7 @@ TEST(PrecisionCheck, GradientsOfTokensAreInThePrecisionThatIsAskedFor) {
                     int8 = gradients_of_tokens(run, "int8", folder);
   EXPECT_FALSE(bf16.empty());
   EXPECT_NE(int8, bf16);
-  run.precision.int8_fallback = 0;
+  run.precision.int8.fallback = 0;
   EXPECT_NE(gradients_of_tokens(run, "int8", folder), int8);
   run.precision.keep = {{"attention", "bf16"}, {"experts", "bf16"}};
   EXPECT_EQ(gradients_of_tokens(run, "int8", folder), bf16);

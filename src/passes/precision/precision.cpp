@@ -49,13 +49,11 @@ class To16Bits {
   To16Bits(Graph& graph, const PassContext& context, DType half)
       : graph_(graph),
         builder_(graph, context.find_op),
-        keep_(context.options.products.keep),
+        options_(context.options.products),
         half_(half) {}
 
   bool run() {
-    std::vector<std::string> units;
-    for (const Unit& unit : keep_) units.push_back(unit.first);
-    require_units(graph_, units, "precision.keep");
+    require_units(graph_, options_);
     find_precise_values();
     lower_caches();
     std::vector<Node> old_nodes = std::move(graph_.nodes);
@@ -154,7 +152,7 @@ class To16Bits {
     builder_.set_tag(node.tag);
     const std::string_view op = node.op->name;
     const bool is_product = is_plain_product(node);
-    const Unit* kept = is_product ? unit_of(graph_, node, keep_) : nullptr;
+    const Unit* kept = is_product ? unit_of(graph_, node, options_.keep) : nullptr;
     const DType of_product =
         kept != nullptr && kept->second == spec::Precision::kFp32 ? DType::kFloat32 : half_;
     for (const std::size_t i : is_product ? kOfProducts : operands(kTables, op)) {
@@ -189,7 +187,7 @@ class To16Bits {
 
   Graph& graph_;
   ir::GraphBuilder builder_;
-  const Units& keep_;
+  const spec::ProductOptions& options_;
   const DType half_;  // bf16 or f16
   std::set<ValueId> precise_;
   std::map<std::pair<ValueId, DType>, ValueId> converted_;

@@ -34,6 +34,21 @@ void add_names(const ir::Graph& graph, const ir::Node& product, std::set<std::st
   if (product.tag.segment != Name{}) names.emplace(text(product.tag.segment));
 }
 
+ProductPlace place_of(const ir::Graph& graph, const ir::Node& product) {
+  return {product_name(graph, product), text(product.tag.segment)};
+}
+
+template <class Unit, class NameOf>
+const Unit* longest_of(const ProductPlace& product, const std::vector<Unit>& units,
+                       NameOf&& name_of) {
+  const Unit* longest = nullptr;
+  for (const Unit& unit : units)
+    if (is_in_unit(product, name_of(unit)) &&
+        (longest == nullptr || name_of(unit).size() > name_of(*longest).size()))
+      longest = &unit;
+  return longest;
+}
+
 }  // namespace
 
 bool is_plain_product(const ir::Node& node) {
@@ -52,17 +67,60 @@ std::string product_name(const ir::Graph& graph, const ir::Node& product) {
   return {};
 }
 
+bool is_in_unit(const ProductPlace& place, std::string_view unit) {
+  return is_part_of(place.name, unit) || unit == place.segment;
+}
+
 bool is_in_unit(const ir::Graph& graph, const ir::Node& product, std::string_view unit) {
-  return is_part_of(product_name(graph, product), unit) || unit == text(product.tag.segment);
+  return is_in_unit(place_of(graph, product), unit);
+}
+
+const Unit* unit_of(const ProductPlace& product, const Units& units) {
+  return longest_of(product, units,
+                    [](const Unit& unit) -> const std::string& { return unit.first; });
 }
 
 const Unit* unit_of(const ir::Graph& graph, const ir::Node& product, const Units& units) {
-  const Unit* longest = nullptr;
-  for (const Unit& unit : units)
-    if (is_in_unit(graph, product, unit.first) &&
-        (longest == nullptr || unit.first.size() > longest->first.size()))
-      longest = &unit;
-  return longest;
+  return unit_of(place_of(graph, product), units);
+}
+
+const std::string* unit_of(const ProductPlace& product, const std::vector<std::string>& units) {
+  return longest_of(product, units,
+                    [](const std::string& unit) -> const std::string& { return unit; });
+}
+
+void require_units(const ir::Graph& graph, const spec::ProductOptions& options) {
+  std::vector<std::string> kept;
+  for (const Unit& unit : options.keep) kept.push_back(unit.first);
+  require_units(graph, kept, "precision.keep");
+  require_units(graph, options.critical, "precision.critical");
+  for (const ir::Node& node : graph.nodes) {
+    if (!is_plain_product(node)) continue;
+    const ProductPlace place = place_of(graph, node);
+    const Unit* keep = unit_of(place, options.keep);
+    const std::string* critical = unit_of(place, options.critical);
+    ANABATIC_REQUIRE(
+        keep == nullptr || keep->second != spec::Precision::kInt8 || critical == nullptr,
+        "[precision] precision.keep: expected bf16 or fp32 for '{}', got int8: "
+        "precision.critical has '{}', and both hold {}",
+        keep->first, *critical, place.name);
+  }
+}
+
+std::string int8_refusal_of_units(const ProductPlace& product,
+                                  const spec::ProductOptions& options) {
+  const Unit* keep = unit_of(product, options.keep);
+  if (keep != nullptr && keep->second != spec::Precision::kInt8)
+    return fmt::format("precision.keep has {}", keep->first);
+  const std::string* critical = unit_of(product, options.critical);
+  return critical != nullptr ? fmt::format("precision.critical has {}", *critical) : "";
+}
+
+std::string int8_refusal_of_weight(const ir::State& parameter, const TensorType& type) {
+  if (!parameter.is_trainable) return "the weight is frozen";
+  const std::int64_t depth = std::min(type.dim(-2), type.dim(-1));
+  return depth < kLeastInt8Depth ? fmt::format("a depth of {} is below {}", depth, kLeastInt8Depth)
+                                 : "";
 }
 
 void require_units(const ir::Graph& graph, const std::vector<std::string>& units,

@@ -14,8 +14,17 @@ namespace anabatic::passes {
 using Units = decltype(spec::ProductOptions::keep);
 using Unit = Units::value_type;
 
+// Scales and second values would cost more than shorter products gain in int8.
+inline constexpr std::int64_t kLeastInt8Depth = 32;
+
 // Whether it is a forward product of one weight, with nothing after it.
 bool is_plain_product(const ir::Node& node);
+
+// By which units know a product: the name of its weight, and the segment that it is in.
+struct ProductPlace {
+  std::string name;
+  std::string_view segment;
+};
 
 // The dotted name of the weight that such a product reads, without ".weight"; empty where it is no
 // state. Linear in states.
@@ -23,9 +32,24 @@ std::string product_name(const ir::Graph& graph, const ir::Node& product);
 
 // The longest unit that holds the product; null where none does.
 const Unit* unit_of(const ir::Graph& graph, const ir::Node& product, const Units& units);
+const Unit* unit_of(const ProductPlace& product, const Units& units);
 
 // Whether the unit holds the product.
 bool is_in_unit(const ir::Graph& graph, const ir::Node& product, std::string_view unit);
+bool is_in_unit(const ProductPlace& place, std::string_view unit);
+
+const std::string* unit_of(const ProductPlace& product, const std::vector<std::string>& units);
+
+// InvalidArgument for a unit without products of ProductOptions, and for a product that `keep` has
+// in int8 although it is critical.
+void require_units(const ir::Graph& graph, const spec::ProductOptions& options);
+
+// The key and unit that keep a product out of int8: "precision.keep has attention". Empty where
+// nothing does.
+std::string int8_refusal_of_units(const ProductPlace& product, const spec::ProductOptions& options);
+
+// Why a weight has no int8 products, whatever its units; empty where it may have some.
+std::string int8_refusal_of_weight(const ir::State& parameter, const TensorType& type);
 
 // InvalidArgument for a unit of `key` that holds no product that `counts`, with the nearest one and
 // all that there are.

@@ -17,9 +17,6 @@ using ir::State;
 using ir::StateRole;
 using ir::ValueId;
 
-// Scales and second values would cost more than shorter products gain.
-constexpr std::int64_t kLeastDepth = 32;
-
 constexpr std::size_t kWeight = 1;
 
 class ProductQuantizer {
@@ -37,7 +34,7 @@ class ProductQuantizer {
       if (copy == nullptr) continue;
       const std::vector<Node*> products = products_of(copy->before);
       if (products.empty()) {
-        changed |= quantize_heads(copy->before);
+        changed |= quantize_heads(parameter, copy->before);
         continue;
       }
       const std::string refusal = refusal_of(parameter, products);
@@ -66,8 +63,9 @@ class ProductQuantizer {
   // Why products of this weight stay bf16; empty where they do not.
   std::string refusal_of(Name parameter, const std::vector<Node*>& products) const {
     const State& state = *graph_.find_state(parameter);
-    if (!state.is_trainable) return "the weight is frozen";
-    if (std::string refusal = refusal_of_depth(state.before); !refusal.empty()) return refusal;
+    if (std::string refusal = int8_refusal_of_weight(state, graph_.value(state.before).type);
+        !refusal.empty())
+      return refusal;
     for (const Node* node : products) {
       if (!is_plain_product(*node)) continue;
       if (graph_.value(node->outputs[0]).type.dtype != DType::kBFloat16) return "its result is f32";
@@ -75,21 +73,18 @@ class ProductQuantizer {
     }
     return {};
   }
-  std::string refusal_of_depth(ValueId weight) const {
-    const TensorType& type = graph_.value(weight).type;
-    const std::int64_t depth = std::min(type.dim(-2), type.dim(-1));
-    return depth < kLeastDepth ? fmt::format("a depth of {} is below {}", depth, kLeastDepth) : "";
-  }
   std::string refusal_of_unit(const Node& node) const {
-    const Unit* unit = unit_of(graph_, node, options_.products.keep);
-    return unit != nullptr ? fmt::format("precision.keep has {}", unit->first) : "";
+    return int8_refusal_of_units({product_name(graph_, node), text(node.tag.segment)},
+                                 options_.products);
   }
 
   // Why a head with its loss stays bf16.
-  std::string refusal_of_head(const Node& node) const {
+  std::string refusal_of_head(Name parameter, const Node& node) const {
     if (node.op->name == "head_loss_with_input_gradient") return "the weight is frozen";
     if (node.op->name != "head_loss_with_gradient") return "it has no gradients";
-    if (std::string refusal = refusal_of_depth(node.inputs[kWeight]); !refusal.empty())
+    const State& state = *graph_.find_state(parameter);
+    if (std::string refusal = int8_refusal_of_weight(state, graph_.value(state.before).type);
+        !refusal.empty())
       return refusal;
     return refusal_of_unit(node);
   }
@@ -104,11 +99,11 @@ class ProductQuantizer {
   }
 
   // Heads with their loss, which quantise the bf16 copy themselves.
-  bool quantize_heads(ValueId weight) {
+  bool quantize_heads(Name parameter, ValueId weight) {
     bool changed = false;
     for (Node& node : graph_.nodes) {
       if (!node.op->name.starts_with("head_") || node.inputs[kWeight] != weight) continue;
-      const std::string refusal = refusal_of_head(node);
+      const std::string refusal = refusal_of_head(parameter, node);
       explain(node, refusal);
       if (!refusal.empty()) continue;
       changed |= node.attributes.emplace("fallback", options_.products.fallback).second;
@@ -146,7 +141,7 @@ class ProductQuantizer {
       const spec::ProductForm* form = ir::product_form(node);
       if (form == nullptr || form->role != spec::ProductRole::kWeightGradient) continue;
       const TensorType& x = graph_.value(node.inputs[0]).type;
-      if (x.dtype == DType::kBFloat16 && x.dim(0) >= kLeastDepth)
+      if (x.dtype == DType::kBFloat16 && x.dim(0) >= kLeastInt8Depth)
         node.attributes["fallback"] = options_.products.fallback;
     }
   }

@@ -12,7 +12,8 @@
 // quantises the bf16 weight itself. A weight gradient is that of a product whose weight it
 // contributes to. A copy that nothing else reads disappears. bf16 stays where a weight is frozen, a
 // result is f32 (routers, a head that is not fused with its loss), a matrix has fewer than 32 rows
-// or columns, or PassOptions::products keeps a unit. A weight with such a product has no int8 one.
+// or columns, or PassOptions::products keeps a unit or has it as critical. A weight with such a
+// product has no int8 one.
 //
 // It changes results. Linear in nodes times states. It runs after differentiate, so that the
 // backward is there, and after fuse_head_loss, which takes the head. It runs before pack_weights,

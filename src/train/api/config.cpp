@@ -60,8 +60,9 @@ void add(Settings& all, const Config::Train& train) {
 }
 
 void add(Settings& all, const Config::Precision& precision) {
-  all["precision.int8_fallback"] = values(precision.int8_fallback, "off");
+  all["precision.int8.fallback"] = values(precision.int8_fallback, "off");
   all["precision.keep"] = values(precision.keep);
+  all["precision.critical"] = values(precision.critical);
   all["precision.loss_scale"] = values(precision.loss_scale, {"auto", "dynamic"});
 }
 

@@ -2,6 +2,7 @@
 #include "train/config/precision_keys.h"
 
 #include "base/log.h"
+#include "passes/precision/product_formats.h"
 #include "train/config/config_key.h"
 #include "train/loss_scale/loss_scaler.h"
 
@@ -13,7 +14,8 @@ ConfigKey keep_key() {
           .help =
               "Units whose products have another precision than train.precision, such as "
               "{attention: bf16, layers.0.experts.down: fp32}. A unit is a part of the names of "
-              "weights, or a segment. The longest one that fits counts.",
+              "weights, or a segment. The longest one that fits counts. int8 goes with "
+              "train.precision: int8.",
           .is_list = true,
           .set =
               [](RunConfig& config, Values values) {
@@ -23,8 +25,8 @@ ConfigKey keep_key() {
                   ANABATIC_REQUIRE(sign != std::string::npos && sign > 0,
                                    "expected UNIT=PRECISION, got '{}'", text);
                   const std::string unit = text.substr(0, sign), word = text.substr(sign + 1);
-                  ANABATIC_REQUIRE(word == "bf16" || word == "fp32",
-                                   "expected bf16 or fp32 for '{}', got '{}'", unit, word);
+                  ANABATIC_REQUIRE(word == "int8" || word == "bf16" || word == "fp32",
+                                   "expected int8, bf16 or fp32 for '{}', got '{}'", unit, word);
                   ANABATIC_REQUIRE(keep.emplace(unit, word).second, "'{}' is given twice", unit);
                 }
                 config.precision.keep = std::move(keep);
@@ -38,7 +40,21 @@ ConfigKey keep_key() {
               },
           .is_map = true,
           .type = "map of text",
-          .allowed = "{UNIT: bf16 | fp32}"};
+          .allowed = "{UNIT: int8 | bf16 | fp32}"};
+}
+
+ConfigKey critical_key() {
+  return strings(
+      "precision.critical",
+      "Units whose products are never below bf16, such as [head, layers.0.experts.down]. "
+      "They are named as in precision.keep.",
+      AT(precision.critical));
+}
+
+spec::Precision precision_of(const std::string& word) {
+  return word == "fp32"   ? spec::Precision::kFp32
+         : word == "bf16" ? spec::Precision::kBf16
+                          : spec::Precision::kInt8;
 }
 
 constexpr double kLargestLossScale = 0x1p32;
@@ -75,23 +91,24 @@ void add_fp16_problems(const RunConfig& config, std::vector<std::string>& proble
   refuse(config.memory.compress != "off", "memory.compress",
          "values in fp16 are not compressed further");
   for (const auto& [unit, word] : config.precision.keep)
-    if (word == "bf16")
+    if (word != "fp32")
       problems.push_back(
-          fmt::format("precision.keep: expected fp32 for '{}' with train.precision: {}, got bf16",
-                      unit, precision));
+          fmt::format("precision.keep: expected fp32 for '{}' with train.precision: {}, got {}",
+                      unit, precision, word));
 }
 
 }  // namespace
 
 void add_precision_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(or_word(
-      integer("precision.int8_fallback",
+      integer("precision.int8.fallback",
               "When blocks of a layer's input fall back to 16 bits in int8 products. One of n "
               "elements does if n times the largest exceeds this many times the sum of all. Lower "
               "values make more blocks do so; off makes none.",
-              0, AT(precision.int8_fallback), RunConfig::Precision::kOff - 1),
-      "off", RunConfig::Precision::kOff, AT(precision.int8_fallback)));
+              0, AT(precision.int8.fallback), RunConfig::Precision::kOff - 1),
+      "off", RunConfig::Precision::kOff, AT(precision.int8.fallback)));
   keys.push_back(keep_key());
+  keys.push_back(critical_key());
   keys.push_back(loss_scale_key());
 }
 
@@ -100,6 +117,18 @@ void add_precision_problems(const RunConfig& config, std::vector<std::string>& p
     problems.emplace_back(
         "precision.keep: expected train.precision: bf16, int8, fp16 or mixed with units that "
         "differ from it, got fp32");
+  const bool is_bf16 = config.train.precision == "bf16" || config.train.precision == "auto";
+  if (!config.precision.critical.empty() && !uses_int8(config) && !is_bf16)
+    problems.push_back(
+        fmt::format("precision.critical: expected train.precision: int8, or bf16, where it changes "
+                    "nothing, got {}",
+                    config.train.precision));
+  if (is_bf16)
+    for (const auto& [unit, word] : config.precision.keep)
+      if (word == "int8")
+        problems.push_back(fmt::format(
+            "precision.keep: expected bf16 or fp32 for '{}' with train.precision: {}, got int8",
+            unit, config.train.precision));
   if (loss_scale_of(config) == RunConfig::Precision::kDynamic &&
       config.optimizer.update == "in_backward")
     problems.emplace_back(
@@ -119,11 +148,19 @@ void add_precision_problems(const RunConfig& config, std::vector<std::string>& p
 
 spec::ProductOptions product_options(const RunConfig& config) {
   spec::ProductOptions options;
-  options.fallback = config.precision.int8_fallback;
+  options.fallback = config.precision.int8.fallback;
   for (const auto& [unit, word] : config.precision.keep)
-    options.keep.emplace_back(unit,
-                              word == "fp32" ? spec::Precision::kFp32 : spec::Precision::kBf16);
+    options.keep.emplace_back(unit, precision_of(word));
+  options.critical = config.precision.critical;
   return options;
+}
+
+std::string product_formats_to_string(const RunConfig& config, const ir::Graph& step) {
+  const std::string& word = config.train.precision;
+  const auto policy = word == "fp16"    ? spec::Precision::kFp16
+                      : word == "mixed" ? spec::Precision::kMixed
+                                        : precision_of(word);
+  return passes::to_string(passes::product_formats(step, policy, product_options(config)));
 }
 
 RunConfig with_inference_precision(RunConfig config) {

@@ -138,9 +138,13 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "keep") {  // UNIT:PRECISION
     const std::size_t colon = value.find(':');
     ANABATIC_REQUIRE(colon != std::string::npos, "expected UNIT:PRECISION, got '{}'", value);
-    options.products.keep.emplace_back(value.substr(0, colon), value.substr(colon + 1) == "fp32"
-                                                                   ? spec::Precision::kFp32
-                                                                   : spec::Precision::kBf16);
+    const std::string word = value.substr(colon + 1);
+    options.products.keep.emplace_back(value.substr(0, colon),
+                                       word == "fp32"   ? spec::Precision::kFp32
+                                       : word == "int8" ? spec::Precision::kInt8
+                                                        : spec::Precision::kBf16);
+  } else if (key == "critical") {  // a unit
+    options.products.critical.push_back(value);
   } else {
     throw InvalidArgument(fmt::format("unknown option '{}'", key));
   }
