@@ -28,7 +28,8 @@ struct Support {
 inline Support yes() { return {}; }
 inline Support no(std::string reason) { return {std::move(reason)}; }
 
-class ByteWatch;  // byte_watch.h
+class ByteWatch;      // byte_watch.h
+struct CodingCounts;  // coding_counts.h
 
 // What a call runs on.
 struct Launch {
@@ -45,8 +46,9 @@ struct Arguments {
   std::span<const bool>
       accumulate;  // per output: `+=` instead of `=`; true only for ops whose schema allows it
   Launch launch;
-  ByteWatch* watch = nullptr;  // gets what Kernel::watched_outputs names; null: none
-  std::string_view label{};    // of the call, for reports: "layers.3.mlp my_op forward"
+  ByteWatch* watch = nullptr;      // gets what Kernel::watched_outputs names; null: none
+  CodingCounts* counts = nullptr;  // gets what an int8 product counts of its rows; null: none
+  std::string_view label{};        // of the call, for reports: "layers.3.mlp my_op forward"
 };
 
 struct Kernel {

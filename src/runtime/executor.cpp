@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -13,11 +14,14 @@
 #include "runtime/shared_frame.h"
 #include "runtime/swap/window_driver.h"
 #include "spec/execution.h"
+#include "spec/product.h"
+#include "tensor/tensor_type.h"
 
 namespace anabatic::runtime {
 namespace {
 
 constexpr int kPoison = 0xFF;
+const std::string kFallback = "fallback";
 
 bool overlap(const Operand& a, const Operand& b) {
   if (a.arena != b.arena || (a.arena == Arena::kPersistent && a.state != b.state)) return false;
@@ -72,8 +76,18 @@ struct Executor::Impl {
                       [&](const Operand& operand) { return resolve(operand); });
     reserve();
     for (const Call& call : program.calls) bound.push_back(bind(call));
-    for (std::size_t i = 0; i < bound.size(); ++i) bound[i].arguments.watch = windows->watch(i);
+    counts.resize(bound.size());
+    for (std::size_t i = 0; i < bound.size(); ++i) {
+      bound[i].arguments.watch = windows->watch(i);
+      if (is_int8_product(program.calls[i])) bound[i].arguments.counts = &counts[i];
+    }
     check_variants();
+  }
+
+  static bool is_int8_product(const Call& call) {
+    return call.attributes.contains(kFallback) ||
+           std::ranges::any_of(call.inputs,
+                               [](const Operand& operand) { return is_int8_panels(operand.type); });
   }
 
   void check_variants() const {
@@ -273,10 +287,18 @@ struct Executor::Impl {
   void run_one(Action action, const BoundCall& call) const {
     if (options.poison) fill_poison(call);
     if (observer.on_call == nullptr) return call.call->kernel->run(call.arguments);
-    const std::int64_t begin = observer.now();
+    CallEvent event{action,
+                    *call.call,
+                    static_cast<std::int32_t>(&call - bound.data()),
+                    call.arguments.inputs,
+                    call.arguments.outputs,
+                    0,
+                    0};
+    if (observer.before_call != nullptr) observer.before_call(observer.context, event);
+    event.begin_nanoseconds = observer.now();
     call.call->kernel->run(call.arguments);
-    const std::int64_t time = observer.now() - begin;
-    observer.on_call(observer.context, {action, *call.call, call.arguments.outputs, begin, time});
+    event.nanoseconds = observer.now() - event.begin_nanoseconds;
+    observer.on_call(observer.context, event);
   }
 
   // A new micro-batch begins: all values of the frame are dead. In a step's first one gradients are
@@ -317,9 +339,11 @@ struct Executor::Impl {
   std::vector<TensorView> views;
   std::unique_ptr<bool[]> accumulate;
   std::size_t num_modes = 0;
-  std::vector<std::uint32_t> poisons;  // indexes into a call's outputs: what BoundCall names
-  std::vector<BoundCall> bound;        // by index into Program::calls
-  std::int32_t last_layout = 0;        // of the variant that ran last
+  std::vector<std::uint32_t> poisons;         // indexes into a call's outputs: what BoundCall names
+  std::vector<BoundCall> bound;               // by index into Program::calls
+  std::vector<kernels::CodingCounts> counts;  // likewise
+  std::map<std::int32_t, spec::Attributes> attributes;  // of calls with another fallback
+  std::int32_t last_layout = 0;                         // of the variant that ran last
   // Destroyed before the arenas, whose bytes they use.
   std::optional<swap::WindowDriver> windows;
   std::optional<ExchangeDriver> exchanges;
@@ -329,6 +353,25 @@ Executor::Executor(const Program& program, StateStore& store, device::ThreadTeam
                    ExecutorOptions options)
     : impl_(std::make_unique<Impl>(program, store, team, options)) {}
 Executor::~Executor() = default;
+
+const kernels::CodingCounts& Executor::counts(std::int32_t call) const {
+  return impl_->counts.at(static_cast<std::size_t>(call));
+}
+
+void Executor::clear_counts() { std::ranges::fill(impl_->counts, kernels::CodingCounts{}); }
+
+void Executor::set_fallback(std::int32_t call, std::int64_t fallback) {
+  BoundCall& bound = impl_->bound.at(static_cast<std::size_t>(call));
+  const std::int64_t planned =
+      spec::get_int_or(bound.call->attributes, kFallback, spec::kNoFallback);
+  const auto has_room = [](std::int64_t value) { return value >= 0 && value < spec::kNoFallback; };
+  ANABATIC_REQUIRE(has_room(planned) && has_room(fallback),
+                   "[executor] {}: expected a fallback below {}, planned and now, got {} and {}",
+                   bound.call->label, spec::kNoFallback, planned, fallback);
+  const auto [found, is_new] = impl_->attributes.try_emplace(call, bound.call->attributes);
+  found->second.at(kFallback) = fallback;
+  bound.arguments.attributes = &found->second;
+}
 
 void Executor::observe(Observer observer) { impl_->observer = observer; }
 

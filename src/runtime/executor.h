@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "device/clock.h"
+#include "kernels/coding_counts.h"
 #include "runtime/exchange_driver.h"
 #include "runtime/program.h"
 #include "runtime/state_store.h"
@@ -24,16 +25,20 @@ class SharedFrame;
 struct CallEvent {
   Action action;
   const Call& call;
-  std::span<const TensorView> outputs;
+  std::int32_t index;  // into Program::calls
+  std::span<const TensorView> inputs, outputs;
   std::int64_t begin_nanoseconds;  // on the observer's clock
   std::int64_t nanoseconds;
 };
 
-// Sees every call of a run: for the profiler, and to find where a value went wrong.
+// Sees every call of a run: for the profiler, to find where a value went wrong, and to sample the
+// errors of products.
 struct Observer {
   void (*on_call)(void* context, const CallEvent& event) = nullptr;  // null: none
   void* context = nullptr;
   device::Clock now = device::wall_nanoseconds;
+  // Before the call, whose times are 0 then. Only with on_call. Null: none.
+  void (*before_call)(void* context, const CallEvent& event) = nullptr;
 };
 
 struct ExecutorOptions {
@@ -80,6 +85,16 @@ class Executor {
   bool has_action(Action action) const;
 
   void observe(Observer observer);  // from the next run on
+
+  // What int8 products of this call, an index into Program::calls, have counted since the last
+  // clear_counts(). Zero for others.
+  const kernels::CodingCounts& counts(std::int32_t call) const;
+  void clear_counts();
+
+  // From the next run on, blocks of this call fall back by another value than its attribute
+  // `fallback` has. InvalidArgument unless both are in [0, kNoFallback): the plan has no room for
+  // second values otherwise.
+  void set_fallback(std::int32_t call, std::int64_t fallback);
 
   // What each exchange of the program has taken so far, at this rank.
   std::vector<comm::CommStats> exchanges_took() const;

@@ -91,6 +91,14 @@ void expect_product(const Gemm& call, const std::vector<float>& want, DType dtyp
     }
 }
 
+void expect_counts(const CodingCounts& got, const CodingCounts& want) {
+  EXPECT_EQ(got.elements, want.elements);
+  EXPECT_EQ(got.zeroed, want.zeroed);
+  EXPECT_EQ(got.blocks, want.blocks);
+  EXPECT_EQ(got.fallbacks, want.fallbacks);
+  EXPECT_EQ(got.largest, want.largest);
+}
+
 struct Sizes {
   Int rows, columns, depth;
 };
@@ -110,12 +118,15 @@ TEST(Int8Products, OfRowsByWeightsHaveTheBitsOfTheDefinition) {
               of_w(w, n.columns, n.depth, dtype, false);
           Storage a(n.rows, n.depth, Form::kRows, true), b(n.columns, n.depth, Form::kTiles, false),
               transposed(n.depth, n.columns, Form::kTiles, false, true);
-          coding->rows(of_x.source, 0, n.rows, fallback, a.lines);
+          CodingCounts counts;
+          coding->rows(of_x.source, 0, n.rows / 2, fallback, a.lines, &counts);
+          coding->rows(of_x.source, n.rows / 2, n.rows, fallback, a.lines, &counts);
           coding->weights(of_w.source, 0, ceil_div(n.columns, kInt8Block), &b.lines,
                           &transposed.lines);
           const CodedLines left = ref::code_lines(x, n.rows, n.depth, fallback),
                            right = ref::code_tiles(w, n.columns, n.depth);
           expect_codes(a, left, "rows ");
+          expect_counts(counts, ref::counts_of(left, x));
           expect_codes(b, right, "weights ");
           if (n.depth > 0) expect_codes(transposed, ref::transposed_tiles(right), "transposed ");
           if (HasFatalFailure()) return;
@@ -175,17 +186,41 @@ TEST(Int8Products, AreNanWhereABlockIsNotFiniteAndNowhereElse) {
       const Source of_x(x, 5, depth, DType::kFloat32, false),
           of_w(w, 20, depth, DType::kFloat32, false);
       Storage a(5, depth, Form::kRows, true), b(20, depth, Form::kTiles, false);
-      coding->rows(of_x.source, 0, 5, 0, a.lines);
+      CodingCounts counts;
+      coding->rows(of_x.source, 0, 5, 0, a.lines, &counts);
       coding->weights(of_w.source, 0, 1, &b.lines, nullptr);
       const CodedLines left = ref::code_lines(x, 5, depth, 0),
                        right = ref::code_tiles(w, 20, depth);
       const std::vector<float> want = product_of(left, right);
       for (Int i = 0; i < 100; ++i) EXPECT_EQ(std::isnan(want[at(i)]), i / 20 == 2);
       expect_codes(a, left, "with NaN ");
+      expect_counts(counts, ref::counts_of(left, x));
+      EXPECT_EQ(counts.largest >= std::bit_cast<std::uint32_t>(kInfinity), true);
       expect_product(
           {.rows = 5, .columns = 20, .depth = depth, .a = of_x.left(0), .b = b.weights()}, want,
           DType::kFloat32, "NaN ");
     }
+  }
+}
+
+// By hand: of scale 1, a half rounds to 0, and a zero is no element.
+TEST(Int8Products, CountElementsThatQuantiseToZero) {
+  for (const Int8Coding* coding : int8_codings()) {
+    std::vector<float> x(at(2 * 256), 0.0f);
+    for (const auto& [place, value] :
+         {std::pair{0, 127.0f}, std::pair{5, 0.5f}, std::pair{6, -0.25f}, std::pair{7, 0.75f},
+          std::pair{200, -3.0f}, std::pair{300, 2.0f}})
+      x[at(place)] = value;
+    const Source source(x, 2, 256, DType::kBFloat16, false);
+    Storage rows(2, 256, Form::kRows, true);
+    CodingCounts counts;
+    coding->rows(source.source, 0, 2, 127, rows.lines, &counts);
+    // The first block has two int8 values other than 0, the last one none: they do not fall back.
+    expect_counts(counts, {.elements = 6,
+                           .zeroed = 2,
+                           .blocks = 4,
+                           .fallbacks = 2,
+                           .largest = std::bit_cast<std::uint32_t>(127.0f)});
   }
 }
 

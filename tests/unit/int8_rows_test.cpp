@@ -104,7 +104,7 @@ std::vector<std::string> variants() {
 
 void run_row(const std::string& op, const std::string& variant, const Inputs& inputs,
              const Outputs& outputs, const spec::Attributes& attributes, bool adds = false,
-             int threads = 2) {
+             int threads = 2, CodingCounts* counts = nullptr) {
   const Kernel* kernel = find_kernel("cpu:" + op + variant);
   ASSERT_NE(kernel, nullptr) << op << variant;
   spec::DeviceSpec device{.instruction_sets = testing::instruction_sets()};
@@ -137,7 +137,8 @@ void run_row(const std::string& op, const std::string& variant, const Inputs& in
                .workspace = workspace.data,
                .prepared = nullptr,
                .accumulate = {accumulate.get(), outputs.size()},
-               .launch = {.team = &team}});
+               .launch = {.team = &team},
+               .counts = counts});
   EXPECT_TRUE(std::all_of(workspace.data + booked, workspace.data + booked + kGuard,
                           [](std::byte byte) { return byte == std::byte{0xFF}; }))
       << kernel->name << " wrote beyond its workspace";
@@ -187,6 +188,45 @@ TEST(Int8Rows, OfStacksHaveTheBitsOfTheDefinitionInBothDirections) {
           "input gradient" + variant);
     }
   }
+}
+
+bool operator==(const CodingCounts& a, const CodingCounts& b) {
+  return a.elements == b.elements && a.zeroed == b.zeroed && a.blocks == b.blocks &&
+         a.fallbacks == b.fallbacks && a.largest == b.largest;
+}
+
+// Whatever the threads and the instruction set. Several weights share the rows.
+TEST(Int8Rows, CountTheRowsThatTheyQuantiseOnce) {
+  const device::DenormalsAreZero mode;
+  const auto x = rows_of(kRows, kIn, 1), dy = rows_of(kRows, kOut, 2);
+  const auto weight = weights_of(false, 10), other = weights_of(false, 20),
+             turned = weights_of(true, 10);
+  CodingCounts of_x, of_dy;
+  for (Int e = 0; e < kExperts; ++e) {
+    const Int count = kOffsets[at(e + 1)] - kOffsets[at(e)];
+    const auto add = [&](CodingCounts& to, const Tensor& rows, Int width, int fallback) {
+      const std::vector<float> values = floats_of(rows, width, e);
+      to.add(ref::counts_of(ref::code_lines(values, count, width, fallback), values));
+    };
+    add(of_x, *x, kIn, kFallback);
+    add(of_dy, *dy, kOut, kNoFallback);
+  }
+  EXPECT_GT(of_x.zeroed, 0);
+  EXPECT_GT(of_x.fallbacks, 0);
+  for (const std::string& variant : variants())
+    for (const int threads : {1, 3}) {
+      Tensor y(DType::kBFloat16, {kRows, kOut}), z(y.type), dx(DType::kBFloat16, {kRows, kIn});
+      CodingCounts forward, many, gradient;
+      run_row("grouped_linear", variant, {x.get(), weight.get(), &offsets()}, {&y}, with_fallback(),
+              false, threads, &forward);
+      run_row("grouped_linear_many", variant, {x.get(), weight.get(), other.get(), &offsets()},
+              {&y, &z}, with_fallback(), false, threads, &many);
+      run_row("grouped_linear_input_gradient", variant, {dy.get(), turned.get(), &offsets()}, {&dx},
+              {}, false, threads, &gradient);
+      EXPECT_TRUE(forward == of_x) << variant;
+      EXPECT_TRUE(many == of_x) << variant;
+      EXPECT_TRUE(gradient == of_dy) << variant;
+    }
 }
 
 TEST(Int8Rows, OfSeveralWeightsEqualThoseOfOne) {

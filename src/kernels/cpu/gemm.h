@@ -12,6 +12,10 @@
 #include "spec/device_spec.h"
 #include "tensor/block_format.h"
 
+namespace anabatic::kernels {
+struct CodingCounts;
+}
+
 namespace anabatic::kernels::cpu {
 
 struct BlockEngine;
@@ -110,6 +114,8 @@ struct Gemm {
   double* squares = nullptr;
   // What an engine with a coding multiplies: an entry for this product, and one for each further.
   const Int8Operands* coded = nullptr;
+  // Null, or gets what quantising rows of A counts.
+  CodingCounts* counts = nullptr;
 };
 
 struct Block {

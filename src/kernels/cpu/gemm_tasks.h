@@ -87,7 +87,7 @@ void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_
   if (engine.coding != nullptr) {
     operands.emplace(shared, num_groups, 1 + largest.num_further);
     for (std::int64_t g = 0; g < num_groups; ++g) operands->add(make_gemm(g), g);
-    operands->run(engine.coding(), team);
+    operands->run(engine.coding(), team, largest.counts);
   }
   const auto make = [&](std::int64_t group) {
     Gemm gemm = make_gemm(group);

@@ -64,15 +64,15 @@ void run_forward(const GemmEngine& engine, const Arguments& arguments) {
   const TensorView& y = arguments.outputs[0];
   Product p = product(*x.type, *weight.type, *y.type);
   p.fallback = fallback_of(*arguments.attributes);
-  run_by_rows(engine, p, forward_shape(p), x.data, y.data, offsets_of(arguments, *weight.type),
-              bias_of(arguments), arguments);
+  run_by_rows(engine, p, counted(forward_shape(p), arguments.counts), x.data, y.data,
+              offsets_of(arguments, *weight.type), bias_of(arguments), arguments);
 }
 
 void run_input_gradient(const GemmEngine& engine, const Arguments& arguments) {
   const TensorView &dy = arguments.inputs[0], &weight = arguments.inputs[1];
   const TensorView& dx = arguments.outputs[0];
   const Product p = product(*dx.type, *weight.type, *dy.type);
-  run_by_rows(engine, p, input_gradient_shape(p), dy.data, dx.data,
+  run_by_rows(engine, p, counted(input_gradient_shape(p), arguments.counts), dy.data, dx.data,
               offsets_of(arguments, *weight.type), nullptr, arguments);
 }
 

@@ -134,7 +134,7 @@ class Forward {
         biases_(spec::biases_of(args.inputs, *args.attributes)),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type,
                         *args.attributes)),
-        gemm_(product_of(shape_, false)),
+        gemm_(counted(product_of(shape_, false), args.counts)),
         scale_columns_(scale_columns_of(*args.outputs.back().type)),
         column_multiple_(column_multiple_of(engine, gemm_, scale_columns_)),
         space_(engine, gemm_, shape_.groups, column_multiple_, at_.num_weights, 0,
@@ -241,7 +241,7 @@ class Gradient {
         at_(spec::activation_gradient_inputs(*args.attributes, is_grouped(*args.inputs[1].type))),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type,
                         *args.attributes)),
-        gemm_(product_of(shape_, true)),
+        gemm_(counted(product_of(shape_, true), args.counts)),
         segment_(segment_of(engine, gemm_)),
         operand_dtype_(input(at_.operand(0)).type->is_quantized()
                            ? shape_.dtype

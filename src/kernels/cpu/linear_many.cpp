@@ -200,6 +200,7 @@ void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
     std::construct_at(table + num_gemms++, gemm);
   }
   if (!largest) return;
+  if (!kByWeight) largest->counts = args.counts;
   run_gemms(
       engine, *largest, num_gemms, [&](Int i) -> const Gemm& { return table[i]; },
       *args.launch.team, args.workspace + size.bytes());

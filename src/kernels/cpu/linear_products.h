@@ -41,6 +41,12 @@ inline Matrix with_fallback(Matrix matrix, int fallback) {
   return matrix;
 }
 
+// A product that counts what it quantises by rows.
+inline Gemm counted(Gemm gemm, CodingCounts* counts) {
+  gemm.counts = counts;
+  return gemm;
+}
+
 inline Matrix right_operand(const Product& p, std::int64_t row_stride, std::int64_t column_stride) {
   Matrix b = matrix(nullptr, p.weight, row_stride, column_stride);
   b.is_packed = p.is_packed;

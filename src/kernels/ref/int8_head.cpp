@@ -64,8 +64,9 @@ class Int8Head {
   // e^(logit - shift) but for the label, its sums and factors; the loss.
   void find_exponentials() {
     exponentials_.resize(at(num_live() * classes_));
-    add_int8_product(code_lines(x_, num_live(), width_, fallback_),
-                     code_tiles(weight_, classes_, width_), exponentials_);
+    const CodedLines coded = code_lines(x_, num_live(), width_, fallback_);
+    if (args_.counts != nullptr) args_.counts->add(counts_of(coded, x_));
+    add_int8_product(coded, code_tiles(weight_, classes_, width_), exponentials_);
     double loss = 0;
     for (std::int64_t i = 0; i < num_live(); ++i) {
       float* row = exponentials_.data() + i * classes_;

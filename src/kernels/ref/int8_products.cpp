@@ -2,6 +2,7 @@
 #include "kernels/ref/int8_products.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -78,6 +79,24 @@ CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int6
     }
   }
   return result;
+}
+
+CodingCounts counts_of(const CodedLines& lines, const std::vector<float>& x) {
+  CodingCounts counts;
+  for (std::size_t block = 0; block < lines.scales.size(); ++block) {
+    ++counts.blocks;
+    counts.fallbacks += lines.falls_back[block];
+    const std::int64_t line = static_cast<std::int64_t>(block) / lines.blocks(),
+                       begin = static_cast<std::int64_t>(block) % lines.blocks() * kBlock;
+    for (std::int64_t k = begin; k < std::min(lines.depth, begin + kBlock); ++k) {
+      const auto at = static_cast<std::size_t>(line * lines.depth + k);
+      counts.largest = std::max(counts.largest, std::bit_cast<std::uint32_t>(std::abs(x[at])));
+      if (std::isnan(lines.scales[block]) || x[at] == 0) continue;
+      ++counts.elements;
+      counts.zeroed += lines.codes[at] == 0;
+    }
+  }
+  return counts;
 }
 
 CodedLines code_positive_lines(const std::vector<float>& x, std::int64_t lines,

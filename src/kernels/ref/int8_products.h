@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/coding_counts.h"
+
 namespace anabatic::kernels::ref {
 
 // Lines along the depth, row-major; scales and falls_back [lines, blocks of 128].
@@ -24,6 +26,8 @@ inline constexpr int kWithoutFallback = 128;
 // values if n · max|code| > fallback · Σ|code|.
 CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,
                       int fallback);
+// What it counts of x, by whose lines it is.
+CodingCounts counts_of(const CodedLines& lines, const std::vector<float>& x);
 // The same of values that are not negative, as u8 values: a scale is m / 255. None falls back.
 CodedLines code_positive_lines(const std::vector<float>& x, std::int64_t lines, std::int64_t depth);
 // w [lines, depth], a scale for each tile of 128 x 128.

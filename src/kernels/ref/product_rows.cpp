@@ -17,6 +17,7 @@ ProductRows::ProductRows(const Arguments& args, const TensorView& weight, bool o
       of_gradient_(of_gradient),
       is_int8_(is_int8_panels(*weight.type)),
       fallback_(of_gradient ? kWithoutFallback : fallback_of(args).value_or(kWithoutFallback)),
+      counts_(args.counts),
       width_(weight.type->dim(of_gradient ? -1 : -2)),
       depth_(weight.type->dim(of_gradient ? -2 : -1)) {
   auto& spare = spare_rows();
@@ -36,7 +37,9 @@ void ProductRows::add(const TensorView& x, std::int64_t row, std::int64_t group,
     std::vector<float> line, chain(sums.begin(), sums.end());
     for (std::int64_t k = 0; k < depth_; ++k)
       line.push_back(static_cast<float>(load(x, row * depth_ + k)));
-    add_int8_product(code_lines(line, 1, depth_, fallback_), tiles_, chain);
+    const CodedLines coded = code_lines(line, 1, depth_, fallback_);
+    if (counts_ != nullptr) counts_->add(counts_of(coded, line));
+    add_int8_product(coded, tiles_, chain);
     sums.assign(chain.begin(), chain.end());
     return;
   }

@@ -35,6 +35,7 @@ class ProductRows {
   const TensorView& weight_;
   const bool of_gradient_, is_int8_;
   const int fallback_;
+  CodingCounts* counts_;              // null: none
   const std::int64_t width_, depth_;  // of a result and of a row of x
   std::int64_t group_ = -1, base_ = 0;
   CodedLines tiles_;  // those of the group, for an int8 product

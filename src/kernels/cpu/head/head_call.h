@@ -87,6 +87,7 @@ class HeadCall {
   // Runs `gemm` in blocks that the engine takes, on one thread.
   void multiply(const Gemm& gemm, int thread) const;
   device::ThreadTeam& team() const { return *args_.launch.team; }
+  CodingCounts* counts() const { return args_.counts; }
 
   const GemmEngine& engine_;
   const HeadStage& stage_;

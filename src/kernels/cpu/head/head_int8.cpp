@@ -73,7 +73,7 @@ class Int8Head : public HeadCall {
   void take_rows(Int first, Int rows) override {
     const Int8Lines lines = x_rows();
     team().for_range(rows, kRowUnit, [&](Int begin, Int end) {
-      coding_.rows(copies(first, rows), begin, end, shape_.fallback, lines);
+      coding_.rows(copies(first, rows), begin, end, shape_.fallback, lines, counts());
     });
   }
 

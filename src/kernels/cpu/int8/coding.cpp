@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/int8/coding.h"
 
+#include "kernels/coding_counts.h"
 #include "kernels/cpu/codes_math.h"
 #include "tensor/largest_int8.h"
 #if ANABATIC_ISA_LANES == 16
@@ -67,8 +68,58 @@ ANABATIC_INLINE Int total_size(const std::int8_t* codes, Int count) {
   return total;
 }
 
+// The elements that are not 0, and of these the ones with the int8 value 0.
+struct Zeroed {
+  Int elements, zeroed;
+};
+#if ANABATIC_ISA_LANES == 16
+// Bits of the 64 bytes that are 0.
+ANABATIC_INLINE std::uint64_t zero_bytes(const std::int8_t* codes) {
+  const __m512i values = _mm512_loadu_si512(codes);
+  return _mm512_testn_epi8_mask(values, values);
+}
+// Bits of the 64 elements that are not 0.
+ANABATIC_INLINE std::uint64_t nonzero(const BFloat16* x) {
+  const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
+  const auto bits = [&](const BFloat16* p) __attribute__((always_inline)) {
+    return std::uint64_t{_mm512_test_epi16_mask(_mm512_loadu_si512(p), magnitude)};
+  };
+  return bits(x) | bits(x + 32) << 32;
+}
+#endif
+
 template <class T>
-void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to) {
+ANABATIC_INLINE Zeroed zeroed_of(const T* x, const std::int8_t* codes, Int count) {
+  Zeroed result{};
+#if ANABATIC_ISA_LANES == 16
+  if constexpr (sizeof(T) == sizeof(BFloat16))
+    if (count == kInt8Block) {
+#pragma GCC unroll 2
+      for (Int i = 0; i < kInt8Block; i += 64) {
+        const std::uint64_t elements = nonzero(x + i);
+        result.elements += __builtin_popcountll(elements);
+        result.zeroed += __builtin_popcountll(elements & zero_bytes(codes + i));
+      }
+      return result;
+    }
+#endif
+  Ints elements{}, zeroed{};
+  for_lanes(0, count, [&](Int i, int n) {
+    const Ints is_nonzero = magnitude(load(x + i, n)) != 0;  // all bits, or none
+    elements -= is_nonzero;
+    zeroed -= is_nonzero & reinterpret_cast<Ints>(load_codes(codes + i, n) == 0.0f);
+  });
+  for (int e = 0; e < kLanes; ++e) {
+    result.elements += elements[e];
+    result.zeroed += zeroed[e];
+  }
+  return result;
+}
+
+template <class T>
+void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to,
+               CodingCounts* counts) {
+  CodingCounts part;
   for (Int r = first; r < last; ++r) {
     const T* row = row_of<T>(x, r);
     for (Int b = 0; b * kInt8Block < x.columns; ++b) {
@@ -82,6 +133,16 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
         store_block_codes(row + k, count, codes, block.inverse);
       else
         std::memset(codes, 0, static_cast<std::size_t>(count));
+      if (counts != nullptr) {
+        ++part.blocks;
+        const auto bits = static_cast<std::uint32_t>(largest);
+        part.largest = part.largest > bits ? part.largest : bits;
+        if (block.is_finite) {
+          const Zeroed zeroed = zeroed_of(row + k, codes, count);
+          part.elements += zeroed.elements;
+          part.zeroed += zeroed.zeroed;
+        }
+      }
       if (to.second_codes == nullptr) continue;
       to.falls_back[at] = 0;
       if (!block.is_finite) continue;
@@ -90,6 +151,7 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
       if (count * static_cast<Int>(most - kRounder) <= fallback * total_size(codes, count))
         continue;
       to.falls_back[at] = 1;
+      ++part.fallbacks;
       const float size = to_float(block.scale), inverse = block.inverse;
       std::int8_t* second = to.second_codes + r * to.line_stride + k;
       for_lanes(0, count, [&](Int i, int n) {
@@ -100,6 +162,7 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
       });
     }
   }
+  if (counts != nullptr) add_shared(*counts, part);
 }
 
 // Two vectors of the columns of a strip, as load_pair orders them.
@@ -491,9 +554,10 @@ void code_weights(const Int8Source& w, Int first, Int last, const Int8Lines* for
 
 constexpr Int8Coding kCoding{
     .rows =
-        [](const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to) {
+        [](const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to,
+           CodingCounts* counts) {
           with_float_type(x.dtype,
-                          [&]<class T>(T*) { code_rows<T>(x, first, last, fallback, to); });
+                          [&]<class T>(T*) { code_rows<T>(x, first, last, fallback, to, counts); });
         },
     .columns =
         [](const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to) {

@@ -16,9 +16,10 @@ struct Int8Source {
 };
 
 struct Int8Coding {
-  // Rows [first, last) of x as rows. With second values where `to` has room for them.
+  // Rows [first, last) of x as rows. With second values where `to` has room for them. Adds to
+  // `counts`, unless it is null, as other threads may.
   void (*rows)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,
-               const Int8Lines& to);
+               const Int8Lines& to, CodingCounts* counts);
   // Panels [first, last) of sixteen columns of x, whose depth is the rows. Compensations and second
   // int8 values where `to` has room for them.
   void (*columns)(const Int8Source& x, std::int64_t first, std::int64_t last, int fallback,

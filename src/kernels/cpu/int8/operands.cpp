@@ -158,7 +158,8 @@ const Int8Lines* Int8OperandCoding::find_or_add(const Gemm& gemm, Side side) {
   return &coded->lines;
 }
 
-void Int8OperandCoding::run(const Int8Coding& coding, device::ThreadTeam& team) {
+void Int8OperandCoding::run(const Int8Coding& coding, device::ThreadTeam& team,
+                            CodingCounts* counts) {
   team.for_tasks(num_parts_, [&](Int part) {
     const Coded *begin = coded_, *end = coded_ + num_coded_;
     const Coded& of = *(
@@ -166,8 +167,10 @@ void Int8OperandCoding::run(const Int8Coding& coding, device::ThreadTeam& team) 
         1);
     const Int first = (part - of.first_part) * of.lines_of_part,
               last = std::min(first + of.lines_of_part, of.num_lines());
-    const auto code = of.lines.in_panels ? coding.columns : coding.rows;
-    code(of.source, first, last, of.fallback, of.lines);
+    if (of.lines.in_panels)
+      coding.columns(of.source, first, last, of.fallback, of.lines);
+    else
+      coding.rows(of.source, first, last, of.fallback, of.lines, counts);
   });
 }
 

@@ -28,8 +28,8 @@ class Int8OperandCoding {
 
   // Finds room for the operands of Gemm `i`. One that an earlier Gemm has too takes room once.
   void add(const Gemm& gemm, std::int64_t i);
-  // After the last of them. The threads share out the work.
-  void run(const Int8Coding& coding, device::ThreadTeam& team);
+  // After the last of them. The threads share out the work. `counts` may be null.
+  void run(const Int8Coding& coding, device::ThreadTeam& team, CodingCounts* counts);
 
   // For Gemm::coded of Gemm `i`.
   const Int8Operands* of(std::int64_t i) const { return operands_ + i * num_products_; }
