@@ -28,6 +28,16 @@ struct CommMetrics {
   std::optional<std::int64_t> waited_for;  // the rank that most of this was lost to; empty: none
 };
 
+// What int8 products of one unit counted of the rows that they quantised in a step: the input of
+// its layer in the forward, or the gradient of its output in the backward.
+struct Int8Counts {
+  std::string unit;          // the weight's name without ".weight"
+  bool of_gradient = false;  // of its output; else of its input
+  double largest = 0;        // magnitude
+  double zeroed = 0;         // share of the elements other than 0 whose int8 value is 0
+  double fallback = 0;       // share of blocks that were multiplied with 16 bits
+};
+
 // Means over the pairs of a step (train.objective: dpo).
 struct PreferenceMetrics {
   std::int64_t pairs = 0;
@@ -67,6 +77,9 @@ struct StepMetrics {
   std::optional<CommMetrics> comm;                // empty with one rank
   std::optional<PreferenceMetrics> preference{};  // empty but for train.objective: dpo
   std::vector<SparsityMetrics> sparsity{};        // empty where no mask was chosen
+  std::vector<Int8Counts> int8{};                 // of each unit with int8 products
+  // Of all of them together; empty without int8 products.
+  std::optional<double> int8_zeroed{}, int8_fallback{};
 };
 
 // The loss of a model on held-out data.

@@ -2,6 +2,7 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -286,7 +287,8 @@ struct Executor::Impl {
 
   void run_one(Action action, const BoundCall& call) const {
     if (options.poison) fill_poison(call);
-    if (observer.on_call == nullptr) return call.call->kernel->run(call.arguments);
+    const auto is_used = [](const Observer& observer) { return observer.on_call != nullptr; };
+    if (std::ranges::none_of(observers, is_used)) return call.call->kernel->run(call.arguments);
     CallEvent event{action,
                     *call.call,
                     static_cast<std::int32_t>(&call - bound.data()),
@@ -294,11 +296,15 @@ struct Executor::Impl {
                     call.arguments.outputs,
                     0,
                     0};
-    if (observer.before_call != nullptr) observer.before_call(observer.context, event);
-    event.begin_nanoseconds = observer.now();
+    for (const Observer& observer : observers)
+      if (is_used(observer) && observer.before_call != nullptr)
+        observer.before_call(observer.context, event);
+    const auto first = std::ranges::find_if(observers, is_used);
+    event.begin_nanoseconds = first->now();
     call.call->kernel->run(call.arguments);
-    event.nanoseconds = observer.now() - event.begin_nanoseconds;
-    observer.on_call(observer.context, event);
+    event.nanoseconds = first->now() - event.begin_nanoseconds;
+    for (const Observer& observer : observers)
+      if (is_used(observer)) observer.on_call(observer.context, event);
   }
 
   // A new micro-batch begins: all values of the frame are dead. In a step's first one gradients are
@@ -330,7 +336,7 @@ struct Executor::Impl {
   const Program& program;
   device::ThreadTeam& team;
   ExecutorOptions options;
-  Observer observer{};
+  std::array<Observer, kNumObservers> observers{};
   device::Memory own_frame, gradient, inputs, prepared;
   const std::byte* bound_frame = nullptr;  // to which views and workspaces point
   std::vector<External> externals;         // by index into Program::externals
@@ -373,7 +379,9 @@ void Executor::set_fallback(std::int32_t call, std::int64_t fallback) {
   bound.arguments.attributes = &found->second;
 }
 
-void Executor::observe(Observer observer) { impl_->observer = observer; }
+void Executor::observe(Observer observer, std::size_t place) {
+  impl_->observers.at(place) = observer;
+}
 
 std::span<std::byte> Executor::input(std::string_view name) {
   const Operand* operand = impl_->find(impl_->program.inputs, name);

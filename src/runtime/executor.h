@@ -84,7 +84,9 @@ class Executor {
   void run(const StepEntry& entry, std::span<std::byte* const> externals);
   bool has_action(Action action) const;
 
-  void observe(Observer observer);  // from the next run on
+  // From the next run on. Observers at other places see the same calls.
+  static constexpr std::size_t kNumObservers = 2;
+  void observe(Observer observer, std::size_t place = 0);
 
   // What int8 products of this call, an index into Program::calls, have counted since the last
   // clear_counts(). Zero for others.

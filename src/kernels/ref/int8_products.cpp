@@ -54,6 +54,10 @@ CodedLines coded(const std::vector<float>& x, std::int64_t lines, std::int64_t d
 
 }  // namespace
 
+float scale_of_largest(float largest) {
+  return scale_of_largest(largest, std::isfinite(largest), kLargestInt8);
+}
+
 CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,
                       int fallback) {
   CodedLines result = coded(x, lines, depth, 1);

@@ -22,6 +22,9 @@ struct CodedLines {
 // No block of 128 falls back.
 inline constexpr int kWithoutFallback = 128;
 
+// The scale of elements up to this magnitude, NaN where one is not finite.
+float scale_of_largest(float largest);
+
 // x [lines, depth], a scale for each block of a line. A block of n int8 values falls back to second
 // values if n · max|code| > fallback · Σ|code|.
 CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,
