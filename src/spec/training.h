@@ -24,6 +24,8 @@ struct ProductOptions {
   // as "attention" or "layers.3.experts.down", or a segment.
   std::vector<std::pair<std::string, Precision>> keep{};
   std::vector<std::string> critical{};  // units that have no int8 products
+  // kFp32 or kBf16 by the whole name of a weight, for products that a measured error has raised.
+  std::vector<std::pair<std::string, Precision>> raised{};
 };
 
 // Quantization-aware training: products of some weights read the values that a file in this grid

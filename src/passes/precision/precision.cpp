@@ -148,13 +148,19 @@ class To16Bits {
     }
   }
 
+  DType dtype_of_product(const Node& product) const {
+    const ProductPlace place = place_of(graph_, product);
+    const Unit* kept = unit_of(place, options_.keep);
+    const bool is_wide = raised_precision(place, options_) == spec::Precision::kFp32 ||
+                         (kept != nullptr && kept->second == spec::Precision::kFp32);
+    return is_wide ? DType::kFloat32 : half_;
+  }
+
   void rewrite(Node node) {
     builder_.set_tag(node.tag);
     const std::string_view op = node.op->name;
     const bool is_product = is_plain_product(node);
-    const Unit* kept = is_product ? unit_of(graph_, node, options_.keep) : nullptr;
-    const DType of_product =
-        kept != nullptr && kept->second == spec::Precision::kFp32 ? DType::kFloat32 : half_;
+    const DType of_product = is_product ? dtype_of_product(node) : half_;
     for (const std::size_t i : is_product ? kOfProducts : operands(kTables, op)) {
       const DType wanted = is_product ? of_product : half_;
       const DType other = wanted == half_ ? DType::kFloat32 : half_;

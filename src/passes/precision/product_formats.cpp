@@ -51,6 +51,7 @@ Precision usual(Precision policy) {
 std::string reason_of(const ProductPlace& place, const ir::State& parameter, const TensorType& type,
                       Precision precision, Precision policy, const spec::ProductOptions& options) {
   if (precision == usual(policy)) return {};
+  if (raised_precision(place, options)) return int8_refusal_of_units(place, options);
   if (const Unit* keep = unit_of(place, options.keep); keep != nullptr && keep->second == precision)
     return fmt::format("precision.keep has {}", keep->first);
   if (policy == Precision::kInt8) {

@@ -34,10 +34,6 @@ void add_names(const ir::Graph& graph, const ir::Node& product, std::set<std::st
   if (product.tag.segment != Name{}) names.emplace(text(product.tag.segment));
 }
 
-ProductPlace place_of(const ir::Graph& graph, const ir::Node& product) {
-  return {product_name(graph, product), text(product.tag.segment)};
-}
-
 template <class Unit, class NameOf>
 const Unit* longest_of(const ProductPlace& product, const std::vector<Unit>& units,
                        NameOf&& name_of) {
@@ -65,6 +61,10 @@ std::string product_name(const ir::Graph& graph, const ir::Node& product) {
     return std::string(name);
   }
   return {};
+}
+
+ProductPlace place_of(const ir::Graph& graph, const ir::Node& product) {
+  return {product_name(graph, product), text(product.tag.segment)};
 }
 
 bool is_in_unit(const ProductPlace& place, std::string_view unit) {
@@ -107,8 +107,16 @@ void require_units(const ir::Graph& graph, const spec::ProductOptions& options) 
   }
 }
 
+std::optional<spec::Precision> raised_precision(const ProductPlace& product,
+                                                const spec::ProductOptions& options) {
+  for (const auto& [name, precision] : options.raised)
+    if (name == product.name) return precision;
+  return std::nullopt;
+}
+
 std::string int8_refusal_of_units(const ProductPlace& product,
                                   const spec::ProductOptions& options) {
+  if (raised_precision(product, options)) return "its error was above precision.adaptive.error";
   const Unit* keep = unit_of(product, options.keep);
   if (keep != nullptr && keep->second != spec::Precision::kInt8)
     return fmt::format("precision.keep has {}", keep->first);

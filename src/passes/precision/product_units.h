@@ -2,6 +2,7 @@
 // Units of weights, as config keys name them, for the passes that choose the precision of products.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,7 @@ struct ProductPlace {
 // The dotted name of the weight that such a product reads, without ".weight"; empty where it is no
 // state. Linear in states.
 std::string product_name(const ir::Graph& graph, const ir::Node& product);
+ProductPlace place_of(const ir::Graph& graph, const ir::Node& product);
 
 // The longest unit that holds the product; null where none does.
 const Unit* unit_of(const ir::Graph& graph, const ir::Node& product, const Units& units);
@@ -43,6 +45,10 @@ const std::string* unit_of(const ProductPlace& product, const std::vector<std::s
 // InvalidArgument for a unit without products of ProductOptions, and for a product that `keep` has
 // in int8 although it is critical.
 void require_units(const ir::Graph& graph, const spec::ProductOptions& options);
+
+// The precision that a product was raised to (ProductOptions::raised).
+std::optional<spec::Precision> raised_precision(const ProductPlace& product,
+                                                const spec::ProductOptions& options);
 
 // The key and unit that keep a product out of int8: "precision.keep has attention". Empty where
 // nothing does.

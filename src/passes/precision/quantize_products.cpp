@@ -74,8 +74,7 @@ class ProductQuantizer {
     return {};
   }
   std::string refusal_of_unit(const Node& node) const {
-    return int8_refusal_of_units({product_name(graph_, node), text(node.tag.segment)},
-                                 options_.products);
+    return int8_refusal_of_units(place_of(graph_, node), options_.products);
   }
 
   // Why a head with its loss stays bf16.
