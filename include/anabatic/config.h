@@ -125,9 +125,10 @@ struct Config {
     // Precision of matrix products and of activations saved for the backward. auto is bf16 for
     // training; elsewhere it is the precision of the weight files. int8 has products of trained
     // matrices in int8 and all else in bf16. fp16 stores activations, their gradients and copies of
-    // weights in fp16, mixed the gradients of activations alone; both compute in fp32. These three
-    // are for training and its validations; elsewhere they are bf16.
-    enum class Precision { kAuto, kBf16, kFp16, kFp32, kInt8, kMixed };
+    // weights in fp16, mixed the gradients of activations alone; both compute in fp32. adaptive is
+    // int8 where the measured errors of products allow it (precision.adaptive). These four are for
+    // training and its validations; elsewhere they are bf16.
+    enum class Precision { kAuto, kAdaptive, kBf16, kFp16, kFp32, kInt8, kMixed };
     Precision precision = Precision::kAuto;
     // Seed of random weights, of shuffling and of dropout. Allowed: >= 0.
     std::int64_t seed = 0;
@@ -188,7 +189,7 @@ struct Config {
     std::optional<std::int64_t> int8_fallback = 64;
     // Units whose products have another precision than train.precision, such as {attention: bf16,
     // layers.0.experts.down: fp32}. A unit is a part of the names of weights, or a segment. The
-    // longest one that fits counts. int8 goes with train.precision: int8.
+    // longest one that fits counts. int8 goes with train.precision: int8 and adaptive.
     // Allowed: {UNIT: int8 | bf16 | fp32}.
     std::map<std::string, std::string> keep{};
     // Units whose products are never below bf16, such as [head, layers.0.experts.down]. They are
@@ -201,6 +202,19 @@ struct Config {
     // Allowed: >= 1.
     enum class LossScaleWord { kAuto, kDynamic };
     std::variant<LossScaleWord, double> loss_scale = LossScaleWord::kAuto;
+    // With train.precision: adaptive, the error that a product may have, as a share of the norm of
+    // its result. A unit with two samples in a row above it gets more precise products.
+    // Allowed: 1e-06 to 1.
+    double adaptive_error = 0.02;
+    // Steps from one sample of errors to the next. Allowed: >= 1.
+    std::int64_t adaptive_every = 32;
+    // Steps for which a unit that moved stays, and least steps from one change of the plan to the
+    // next.
+    // Allowed: >= 1.
+    std::int64_t adaptive_lock = 256;
+    // Most of the FLOPs of a step's products that may be above int8. Larger errors go first.
+    // Allowed: 0 to 1.
+    double adaptive_high_share = 0.25;
   };
   Precision precision{};
 

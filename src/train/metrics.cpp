@@ -100,6 +100,8 @@ void MetricsLog::write(const StepMetrics& m) {
     object["skipped"] = m.is_skipped;
   }
   for (const SparsityMetrics& units : m.sparsity) object["density"][units.units] = units.density;
+  if (m.int8_zeroed) object["int8_zeroed"] = *m.int8_zeroed;
+  if (m.int8_fallback) object["int8_fallback"] = *m.int8_fallback;
   object["learning_rate"] = m.learning_rate;
   object["tokens_per_second"] = m.tokens_per_second;
   object["step_time_s"] = m.step_time_s;
@@ -123,6 +125,8 @@ void MetricsLog::write(const StepMetrics& m) {
   if (m.loss_scale) scalars.push_back({"train/loss_scale", *m.loss_scale});
   for (const SparsityMetrics& units : m.sparsity)
     scalars.push_back({fmt::format("density/{}", units.units), units.density});
+  if (m.int8_zeroed) scalars.push_back({"int8/zeroed", *m.int8_zeroed});
+  if (m.int8_fallback) scalars.push_back({"int8/fallback", *m.int8_fallback});
   if (m.preference)
     for (const auto& [name, value] : preference_values(*m.preference))
       scalars.push_back({fmt::format("preference/{}", name), value});

@@ -66,7 +66,7 @@ lower::Precision precision_of(const RunConfig& run, bool as_trained) {
   const std::string& word = run.train.precision;
   if (word == "fp32") return kFp32;
   if (!as_trained) return kBf16;
-  return word == "int8" ? kInt8 : word == "fp16" ? kFp16 : word == "mixed" ? kMixed : kBf16;
+  return uses_int8(run) ? kInt8 : word == "fp16" ? kFp16 : word == "mixed" ? kMixed : kBf16;
 }
 
 }  // namespace

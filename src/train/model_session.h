@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -68,6 +69,10 @@ class ModelSession {
   device::ThreadTeam& team() { return team_; }
   const RunConfig& run() const { return run_; }
 
+  // The run's levels of precision (RunConfig::Precision), for programs that are bound from now on.
+  void set_levels(std::map<std::string, std::string> levels) {
+    run_.precision.levels = std::move(levels);
+  }
   // How programs that are bound from now on exchange; until then by our own messages.
   void set_methods(MethodPolicy methods) { methods_ = std::move(methods); }
 

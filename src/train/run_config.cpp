@@ -190,9 +190,10 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
              "for training; elsewhere it is the precision of the weight files. int8 has products "
              "of trained matrices in int8 and all else in bf16. fp16 stores activations, their "
              "gradients and copies of weights in fp16, mixed the gradients of activations alone; "
-             "both compute in fp32. These three are for training and its validations; elsewhere "
+             "both compute in fp32. adaptive is int8 where the measured errors of products allow "
+             "it (precision.adaptive). These four are for training and its validations; elsewhere "
              "they are bf16.",
-             {"auto", "bf16", "fp16", "fp32", "int8", "mixed"}, AT(train.precision)));
+             {"auto", "adaptive", "bf16", "fp16", "fp32", "int8", "mixed"}, AT(train.precision)));
   keys.push_back(integer("train.seed", "Seed of random weights, of shuffling and of dropout.", 0,
                          AT(train.seed)));
   keys.push_back(
@@ -645,8 +646,6 @@ bool trains_adapter(const RunConfig& config) {
 bool uses_bf16(const RunConfig& config) {
   return config.train.precision != "fp32" && !uses_fp16(config);
 }
-
-bool uses_int8(const RunConfig& config) { return config.train.precision == "int8"; }
 
 bool uses_fp16(const RunConfig& config) { return config.train.precision == "fp16"; }
 

@@ -82,6 +82,16 @@ struct RunConfig {
     std::vector<std::string> critical;        // units that are never below bf16
     static constexpr double kDynamic = 0, kByPrecision = -1;
     double loss_scale = kByPrecision;  // from which a backward begins
+    // How train.precision: adaptive moves units.
+    struct Adaptive {
+      double error = 0.02;       // most of a product, as |Y^ - Y| / |Y|
+      std::int64_t every = 32;   // steps from one sample of errors to the next
+      std::int64_t lock = 256;   // steps in which a unit that moved stays
+      double high_share = 0.25;  // most of a step's product FLOPs that may be above int8
+    } adaptive;
+    // No key: where train.precision: adaptive has the units, by the names of their weights without
+    // ".weight", for those that are not in int8. wide: int8 with 16 bits of x; bf16; fp32.
+    std::map<std::string, std::string> levels;
   } precision;
   // Training with the values that a quantised file will hold.
   struct Quantization {
@@ -238,7 +248,8 @@ bool trains_adapter(const RunConfig& config);
 // Whether activations are bf16. With train.precision auto those of a training step are; in int8 all
 // but products of trained matrices is as in bf16.
 bool uses_bf16(const RunConfig& config);
-bool uses_int8(const RunConfig& config);
+bool uses_int8(const RunConfig& config);  // int8 or adaptive
+bool adapts_precision(const RunConfig& config);
 bool uses_fp16(const RunConfig& config);
 // train.precision: fp16 or mixed.
 bool has_gradients_in_fp16(const RunConfig& config);

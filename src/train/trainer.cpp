@@ -15,6 +15,7 @@
 #include "device/probe.h"
 #include "plan/budget_error.h"
 #include "runtime/swap/swap_space.h"
+#include "train/adaptive/run_precision.h"
 #include "train/api/plan_summary.h"
 #include "train/budget.h"
 #include "train/checkpoint/checkpoint.h"
@@ -117,6 +118,7 @@ struct Trainer::Impl {
   LossScaler loss_scaler = make_loss_scaler(run);
   SparseWeights sparse_weights;
   std::optional<RankStep> rank_step;
+  std::optional<RunPrecision> precision;
   Utilization utilization = utilization_of(run, session);
   std::optional<MetricsLog> log;
   std::optional<WindowsLog> windows;
@@ -150,6 +152,8 @@ struct Trainer::Impl {
                                                      std::move(wrap_swap), ranks.own())),
         start((session.prepare_export(), begin())),
         dataset(open_dataset(run.data.train, run, session.config())) {
+    run.precision.levels = RunPrecision::saved_levels(run, start.adaptive);
+    session.set_levels(run.precision.levels);
     check_sample_length(run, session.config());
     require_supported_by_ranks(run, session.config());
     (void)mesh_of(run, {.num_experts = model::num_experts(session.config().spec),
@@ -197,6 +201,8 @@ struct Trainer::Impl {
     log.emplace(run.train.output, first_step - 1, first_step == 1 || first_step > run.train.steps);
     windows.emplace(run.train.output, first_step, run.train.steps, *program,
                     rank_step->expert_counts());
+    precision.emplace(run, session, start.adaptive);
+    precision->bind(*program, first_step);
   }
 
   // It runs the kernels of a run, whose code the account adds by itself.
@@ -436,6 +442,7 @@ struct Trainer::Impl {
   }
 
   void unbind() {
+    precision->unbind();
     windows->sync();
     windows.reset();
     rank_step.reset();
@@ -448,6 +455,19 @@ struct Trainer::Impl {
     announce();
     rank_step.emplace(run, session, *program, loss_scaler, ranks.own());
     windows.emplace(run.train.output, step, run.train.steps, *program, rank_step->expert_counts());
+    precision->bind(*program, step);
+  }
+
+  // After a step: products whose measured errors ask for it get another precision.
+  void adapt(std::int64_t step) {
+    for (const std::string& line : precision->decide(step)) say("{}", line);
+    change_plan(step);
+  }
+  void change_plan(std::int64_t step) {
+    const std::optional<RunConfig> changed = precision->plan_due(run, step);
+    if (!changed) return;
+    const std::string refusal = replan(*changed, step + 1);
+    for (const std::string& line : precision->take_plan(step, refusal)) say("{}", line);
   }
 
   // The same plan with more room. Another one where memory.budget has none for it.
@@ -495,7 +515,9 @@ struct Trainer::Impl {
       metrics = {.step = step, .steps = run.train.steps, .epoch = batch.epoch};
       metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
       try {
+        precision->begin(step);
         run_on_ranks(batch, metrics);
+        precision->end(metrics);
         is_done = true;
       } catch (const MoreExpertRoom& more) {
         make_room(more, step);
@@ -526,7 +548,7 @@ struct Trainer::Impl {
     metrics.mfu = utilization.of(flops / metrics.step_time_s);
     metrics.peak_memory_bytes = device::peak_resident_bytes();
     metrics.planned_memory_bytes = planned_bytes();
-    windows->add(step, rank_step->expert_counts());
+    windows->add(step, rank_step->expert_counts(), metrics.int8);
     return metrics;
   }
 
@@ -548,6 +570,7 @@ struct Trainer::Impl {
     if (saved_step == step) return;
     log->sync();
     windows->sync();
+    precision->sync();
     saving_step = step;
     note_saved(step,
                rank_step->save(done_step + 1, progress_of(step), retention(run.train.keep_last)));
@@ -560,6 +583,7 @@ struct Trainer::Impl {
       progress.asked_accumulation = asked_accumulation;
     if (run.parallel.reduction == "fast") progress.measured = to_json(methods.measured);
     if (loss_scaler.is_worth_saving()) progress.loss_scale = to_json(loss_scaler.state());
+    if (precision) progress.adaptive = precision->state();
     return progress;
   }
 
@@ -636,6 +660,7 @@ struct Trainer::Impl {
     if (is_over) return std::nullopt;
     if (of_host != nullptr && trains_on_pairs(run))
       throw Unsupported("[train] expected data.train with train.objective: dpo, got a batch");
+    if (!has_begun) change_plan(done_step);
     if (!has_begun && done_step == 0) validate(0, result.before);
     has_begun = true;
     plan_for_final_masks();
@@ -654,6 +679,7 @@ struct Trainer::Impl {
     const bool is_last = step == run.train.steps;
     log->write(metrics);
     listener.on_step(metrics);
+    adapt(step);
     const auto due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
     if (due(run.train.validate_every) && !is_last) validate(step, result.after);
     if (due(run.train.save_every) || is_last) save(step);
@@ -749,6 +775,7 @@ std::unique_ptr<ModelSession> Trainer::take_session() {
   impl_->evaluator.reset();
   impl_->followers.reset();
   impl_->rank_step.reset();
+  impl_->precision.reset();
   impl_->program.reset();
   return std::move(impl_->owned_session);
 }

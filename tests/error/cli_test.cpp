@@ -72,20 +72,18 @@ TEST(CliErrors, ListEveryConfigProblemAtOnce) {
   const TemporaryDirectory folder;
   const fs::path yaml = folder.path() / "run.yaml";
   std::ofstream(yaml) << "data: {sequence_lenght: 5}\ntrain: {precision: fp8}\n";
-  EXPECT_THAT(
-      failure({"train", yaml, "--train.stepz", "5", "--optimizer.betas", "0.9",
-               "--data.shuffle=perhaps", "--train.seed", "-1"},
-              kUsage),
-      AllOf(
-          HasSubstr("[config] "),
-          HasSubstr("data.sequence_lenght: unknown key; did you mean "
-                    "data.sequence_length?"),
-          HasSubstr(
-              "train.precision: expected one of [auto, bf16, fp16, fp32, int8, mixed], got 'fp8'"),
-          HasSubstr("train.stepz: unknown key; did you mean train.steps?"),
-          HasSubstr("data.shuffle: expected true or false, got 'perhaps'"),
-          HasSubstr("optimizer.betas: expected two numbers, got 1"),
-          HasSubstr("train.seed: expected an integer >= 0, got -1")));
+  EXPECT_THAT(failure({"train", yaml, "--train.stepz", "5", "--optimizer.betas", "0.9",
+                       "--data.shuffle=perhaps", "--train.seed", "-1"},
+                      kUsage),
+              AllOf(HasSubstr("[config] "),
+                    HasSubstr("data.sequence_lenght: unknown key; did you mean "
+                              "data.sequence_length?"),
+                    HasSubstr("train.precision: expected one of [auto, adaptive, bf16, fp16, fp32, "
+                              "int8, mixed], got 'fp8'"),
+                    HasSubstr("train.stepz: unknown key; did you mean train.steps?"),
+                    HasSubstr("data.shuffle: expected true or false, got 'perhaps'"),
+                    HasSubstr("optimizer.betas: expected two numbers, got 1"),
+                    HasSubstr("train.seed: expected an integer >= 0, got -1")));
   EXPECT_THAT(failure({"train", "/nonexistent/run.yaml"}, kUsage),
               HasSubstr("/nonexistent/run.yaml"));
   EXPECT_THAT(failure({"train"}, kUsage),
@@ -296,12 +294,11 @@ TEST(CliErrors, SayWhatIsWrongWithTheTokensOfGradients) {
               HasSubstr("position_ids: expected the shape of input_ids, [1,3], got [2,3]"));
   EXPECT_THAT(message({ids, labels, {"position_ids", DType::kInt32, {1, 3}}}, fine),
               HasSubstr("position_ids: expected int64 [B,S], found I32"));
-  EXPECT_THAT(
-      failure({"gradients", model, "--tokens", file, "--output", folder.path() / "out",
-               "--precision", "fp8"},
-              kUsage),
-      HasSubstr(
-          "train.precision: expected one of [auto, bf16, fp16, fp32, int8, mixed], got 'fp8'"));
+  EXPECT_THAT(failure({"gradients", model, "--tokens", file, "--output", folder.path() / "out",
+                       "--precision", "fp8"},
+                      kUsage),
+              HasSubstr("train.precision: expected one of [auto, adaptive, bf16, fp16, fp32, int8, "
+                        "mixed], got 'fp8'"));
 }
 
 }  // namespace

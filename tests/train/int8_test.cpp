@@ -335,9 +335,11 @@ TEST(Int8Training, IsRefusedByTheNamesOfKeys) {
   for (const char* precision : {"fp32", "fp16", "mixed"})
     EXPECT_THAT(
         problems({{"train.precision", {precision}}, {"precision.critical", {"head"}}}),
-        HasSubstr(std::string("precision.critical: expected train.precision: int8, or bf16, where "
-                              "it changes nothing, got ") +
-                  precision));
+        HasSubstr(
+            std::string(
+                "precision.critical: expected train.precision: int8, adaptive, or bf16, where "
+                "it changes nothing, got ") +
+            precision));
   EXPECT_THAT(problems({{"precision.int8", {"64"}}}), HasSubstr("precision.int8"));
 }
 

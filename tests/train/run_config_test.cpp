@@ -76,10 +76,8 @@ TEST(RunConfig, ReportsEveryProblemAtOnce) {
     load_run_config(path, {{"data.sequence_length", {"0"}}});
   });
   EXPECT_THAT(message, HasSubstr("train.step: unknown key; did you mean train.steps?"));
-  EXPECT_THAT(
-      message,
-      HasSubstr(
-          "train.precision: expected one of [auto, bf16, fp16, fp32, int8, mixed], got 'fp8'"));
+  EXPECT_THAT(message, HasSubstr("train.precision: expected one of [auto, adaptive, bf16, fp16, "
+                                 "fp32, int8, mixed], got 'fp8'"));
   EXPECT_THAT(message, HasSubstr("optimizer.epsilon: expected a number, got 'x'"));
   EXPECT_THAT(message, HasSubstr("model: unknown key"));
   EXPECT_THAT(message, HasSubstr("data.sequence_length: expected an integer >= 1, got 0"));

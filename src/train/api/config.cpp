@@ -40,7 +40,7 @@ void add(Settings& all, const Config::Train& train) {
   all["train.gradient_accumulation_steps"] = values(train.gradient_accumulation_steps);
   all["train.gradient_leaves"] = values(train.gradient_leaves, "auto");
   all["train.precision"] =
-      values(train.precision, {"auto", "bf16", "fp16", "fp32", "int8", "mixed"});
+      values(train.precision, {"auto", "adaptive", "bf16", "fp16", "fp32", "int8", "mixed"});
   all["train.seed"] = values(train.seed);
   all["train.output"] = values(train.output);
   all["train.resume"] = values(train.resume, {"auto", "never"});
@@ -64,6 +64,10 @@ void add(Settings& all, const Config::Precision& precision) {
   all["precision.keep"] = values(precision.keep);
   all["precision.critical"] = values(precision.critical);
   all["precision.loss_scale"] = values(precision.loss_scale, {"auto", "dynamic"});
+  all["precision.adaptive.error"] = values(precision.adaptive_error);
+  all["precision.adaptive.every"] = values(precision.adaptive_every);
+  all["precision.adaptive.lock"] = values(precision.adaptive_lock);
+  all["precision.adaptive.high_share"] = values(precision.adaptive_high_share);
 }
 
 void add(Settings& all, const Config::Quantization& quantization) {

@@ -42,6 +42,9 @@ RunConfig read_config(const Settings& settings, const std::string& yaml_file) {
   if (train::trains_on_pairs(run))
     throw Unsupported(
         "[session] expected train.objective: lm or sft, got dpo: only train knows it");
+  if (train::adapts_precision(run))
+    throw Unsupported(
+        "[session] expected train.precision: int8 or bf16, got adaptive: only train knows it");
   ANABATIC_REQUIRE(!run.model.path.empty(), "[session] model.path: expected a value, got none");
   return run;
 }

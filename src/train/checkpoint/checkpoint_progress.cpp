@@ -36,6 +36,7 @@ void write_progress(const std::filesystem::path& checkpoint, const CheckpointPro
   if (!progress.measured.is_null()) json["measured_exchanges"] = progress.measured;
   if (progress.asked_accumulation) json["asked_accumulation"] = *progress.asked_accumulation;
   if (!progress.loss_scale.is_null()) json["loss_scale"] = progress.loss_scale;
+  if (!progress.adaptive.is_null()) json["adaptive"] = progress.adaptive;
   write_file_atomically(checkpoint / kProgressFile, dump_json(json, 2) + "\n");
 }
 
@@ -64,7 +65,8 @@ CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
       .contents = json["contents"],
       .boxes = is_of_ranks ? read_boxes(JsonNode(json, kProgressFile).at("tensors")) : BoxMap(),
       .measured = json.value("measured_exchanges", Json()),
-      .loss_scale = json.value("loss_scale", Json())};
+      .loss_scale = json.value("loss_scale", Json()),
+      .adaptive = json.value("adaptive", Json())};
   if (json.contains("asked_accumulation"))
     progress.asked_accumulation =
         JsonNode(json, kProgressFile).at("asked_accumulation").as_integer(1);

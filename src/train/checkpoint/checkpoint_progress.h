@@ -33,6 +33,7 @@ struct CheckpointProgress {
   // (train/checkpoint/kept_batch.h).
   std::optional<std::int64_t> asked_accumulation{};
   Json loss_scale{};  // train/loss_scale; null: no step was scaled
+  Json adaptive{};    // train/adaptive; null: precision stays as it is
 };
 
 void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress);

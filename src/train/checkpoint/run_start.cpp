@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "train/adaptive/run_precision.h"
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
@@ -24,7 +25,7 @@ void set_logs_aside(const fs::path& output, std::vector<std::string>& messages) 
     const std::string name = entry.path().filename().string();
     const bool is_log = name == "metrics.jsonl" || name == "validation.jsonl" ||
                         name.starts_with(kRankMetrics) || name == kWindowsFile ||
-                        name.starts_with("events.out.tfevents.");
+                        name == kAdaptiveFile || name.starts_with("events.out.tfevents.");
     std::error_code ignored;
     if (is_log && fs::file_size(entry.path(), ignored) > 0) logs.push_back(entry.path());
   }
@@ -107,6 +108,7 @@ RunStart begin_run(const RunConfig& run) {
   start.step = search.newest->progress.step;
   start.measured = search.newest->progress.measured;
   start.loss_scale = search.newest->progress.loss_scale;
+  start.adaptive = search.newest->progress.adaptive;
   start.saved_base = search.newest->progress.contents.value("base", "");
   return start;
 }

@@ -18,7 +18,7 @@ struct RunStart {
   std::optional<std::filesystem::path> checkpoint;  // to resume from; none: a new run
   std::int64_t step = 0;                            // of that checkpoint
   Json measured;                                    // CheckpointProgress::measured of it
-  Json loss_scale;                                  // likewise
+  Json loss_scale, adaptive;                        // likewise
   std::string saved_base;                           // what its adapter belongs to; "": none
   std::vector<std::string> messages;                // a line each
 };

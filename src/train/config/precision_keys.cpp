@@ -15,7 +15,7 @@ ConfigKey keep_key() {
               "Units whose products have another precision than train.precision, such as "
               "{attention: bf16, layers.0.experts.down: fp32}. A unit is a part of the names of "
               "weights, or a segment. The longest one that fits counts. int8 goes with "
-              "train.precision: int8.",
+              "train.precision: int8 and adaptive.",
           .is_list = true,
           .set =
               [](RunConfig& config, Values values) {
@@ -73,6 +73,52 @@ ConfigKey loss_scale_key() {
       "auto", Keys::kByPrecision, AT(precision.loss_scale));
 }
 
+void add_adaptive_keys(std::vector<ConfigKey>& keys) {
+  keys.push_back(number("precision.adaptive.error",
+                        "With train.precision: adaptive, the error that a product may have, as a "
+                        "share of the norm of its result. A unit with two samples in a row above "
+                        "it gets more precise products.",
+                        1e-6, 1, AT(precision.adaptive.error)));
+  keys.push_back(integer("precision.adaptive.every", "Steps from one sample of errors to the next.",
+                         1, AT(precision.adaptive.every)));
+  keys.push_back(integer("precision.adaptive.lock",
+                         "Steps for which a unit that moved stays, and least steps from one change "
+                         "of the plan to the next.",
+                         1, AT(precision.adaptive.lock)));
+  keys.push_back(number("precision.adaptive.high_share",
+                        "Most of the FLOPs of a step's products that may be above int8. Larger "
+                        "errors go first.",
+                        0, 1, AT(precision.adaptive.high_share)));
+}
+
+// What changes of the plan between steps do not go with.
+void add_adaptive_problems(const RunConfig& config, std::vector<std::string>& problems) {
+  const RunConfig::Precision::Adaptive usual, &keys = config.precision.adaptive;
+  const std::string& precision = config.train.precision;
+  if (!adapts_precision(config)) {
+    if (keys.error != usual.error || keys.every != usual.every || keys.lock != usual.lock ||
+        keys.high_share != usual.high_share)
+      problems.push_back(fmt::format(
+          "precision.adaptive: expected train.precision: adaptive with its keys, got {}",
+          precision));
+    return;
+  }
+  const auto refuse = [&](bool is_there, const char* key, const char* expected,
+                          const std::string& got) {
+    if (is_there)
+      problems.push_back(fmt::format("{}: expected {} with train.precision: adaptive, got {}", key,
+                                     expected, got));
+  };
+  refuse(config.precision.int8.fallback == RunConfig::Precision::kOff, "precision.int8.fallback",
+         "a number, of which 127 is nearest to off,", "off");
+  refuse(config.parallel.local_ranks > 1, "parallel.local_ranks", "1",
+         std::to_string(config.parallel.local_ranks));
+  refuse(config.memory.parameters == "disk", "memory.parameters", "resident or auto", "disk");
+  refuse(config.memory.optimizer_state == "disk", "memory.optimizer_state", "resident or auto",
+         "disk");
+  refuse(!config.memory.cold.empty(), "memory.cold", "none", joined(config.memory.cold, ", "));
+}
+
 // What has no form with gradients in fp16.
 void add_fp16_problems(const RunConfig& config, std::vector<std::string>& problems) {
   if (!has_gradients_in_fp16(config)) return;
@@ -110,6 +156,7 @@ void add_precision_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(keep_key());
   keys.push_back(critical_key());
   keys.push_back(loss_scale_key());
+  add_adaptive_keys(keys);
 }
 
 void add_precision_problems(const RunConfig& config, std::vector<std::string>& problems) {
@@ -119,10 +166,10 @@ void add_precision_problems(const RunConfig& config, std::vector<std::string>& p
         "differ from it, got fp32");
   const bool is_bf16 = config.train.precision == "bf16" || config.train.precision == "auto";
   if (!config.precision.critical.empty() && !uses_int8(config) && !is_bf16)
-    problems.push_back(
-        fmt::format("precision.critical: expected train.precision: int8, or bf16, where it changes "
-                    "nothing, got {}",
-                    config.train.precision));
+    problems.push_back(fmt::format(
+        "precision.critical: expected train.precision: int8, adaptive, or bf16, where it changes "
+        "nothing, got {}",
+        config.train.precision));
   if (is_bf16)
     for (const auto& [unit, word] : config.precision.keep)
       if (word == "int8")
@@ -135,16 +182,25 @@ void add_precision_problems(const RunConfig& config, std::vector<std::string>& p
         "precision.loss_scale: expected a number with optimizer.update: in_backward, got dynamic: "
         "a step could not be skipped, for weights have changed before all gradients are known");
   add_fp16_problems(config, problems);
+  add_adaptive_problems(config, problems);
   if (!uses_int8(config)) return;
   if (trains_adapter(config))
     problems.emplace_back(
-        "train.precision: expected bf16 with lora, got int8: frozen weights and adapters have no "
-        "int8 products");
+        fmt::format("train.precision: expected bf16 with lora, got {}: frozen weights and adapters "
+                    "have no int8 products",
+                    config.train.precision));
   if (trains_on_pairs(config))
     problems.emplace_back(
-        "train.precision: expected bf16 with train.objective: dpo, got int8: policy and reference "
-        "are compared in one precision");
+        fmt::format("train.precision: expected bf16 with train.objective: dpo, got {}: policy and "
+                    "reference are compared in one precision",
+                    config.train.precision));
 }
+
+bool uses_int8(const RunConfig& config) {
+  return config.train.precision == "int8" || adapts_precision(config);
+}
+
+bool adapts_precision(const RunConfig& config) { return config.train.precision == "adaptive"; }
 
 spec::ProductOptions product_options(const RunConfig& config) {
   spec::ProductOptions options;
@@ -152,14 +208,17 @@ spec::ProductOptions product_options(const RunConfig& config) {
   for (const auto& [unit, word] : config.precision.keep)
     options.keep.emplace_back(unit, precision_of(word));
   options.critical = config.precision.critical;
+  for (const auto& [name, level] : config.precision.levels)
+    if (level != "wide") options.raised.emplace_back(name, precision_of(level));
   return options;
 }
 
 std::string product_formats_to_string(const RunConfig& config, const ir::Graph& step) {
   const std::string& word = config.train.precision;
-  const auto policy = word == "fp16"    ? spec::Precision::kFp16
-                      : word == "mixed" ? spec::Precision::kMixed
-                                        : precision_of(word);
+  const auto policy = word == "fp16"      ? spec::Precision::kFp16
+                      : word == "mixed"   ? spec::Precision::kMixed
+                      : uses_int8(config) ? spec::Precision::kInt8
+                                          : precision_of(word);
   return passes::to_string(passes::product_formats(step, policy, product_options(config)));
 }
 

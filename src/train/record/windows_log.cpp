@@ -25,6 +25,15 @@ OrderedJson counts_json(const ExpertCounts& counts) {
   return json;
 }
 
+// By unit, of its input and of the gradient of its output.
+OrderedJson int8_json(const std::vector<Int8Counts>& counts) {
+  OrderedJson json = OrderedJson::object();
+  for (const Int8Counts& of : counts)
+    json[of.unit][of.of_gradient ? "gradient" : "input"] = {
+        {"largest", of.largest}, {"zeroed", of.zeroed}, {"fallback", of.fallback}};
+  return json;
+}
+
 OrderedJson time_json(const StepWatch& watch, std::int64_t step) {
   OrderedJson segments = OrderedJson::object();
   std::int64_t rest = watch.wall_nanoseconds();
@@ -81,8 +90,10 @@ WindowsLog::Watching WindowsLog::watch(std::int64_t step) {
   return {&watch_, step == std::min(first_step_ + 1, last_step_)};
 }
 
-void WindowsLog::add(std::int64_t step, const ExpertCounts& counts) {
+void WindowsLog::add(std::int64_t step, const ExpertCounts& counts,
+                     const std::vector<Int8Counts>& int8) {
   end_ = step;
+  int8_ = int8;
   for (std::size_t i = 0; i < sums_.values().size(); ++i) sums_.values()[i] += counts.values()[i];
   if (step - begin_ + 1 >= length_) write(step);
 }
@@ -95,6 +106,7 @@ void WindowsLog::sync() {
 void WindowsLog::write(std::int64_t step) {
   OrderedJson line{{"step", step}, {"first_step", begin_}};
   if (!sums_.empty()) line["experts"] = counts_json(sums_);
+  if (!int8_.empty()) line["int8"] = int8_json(int8_);
   if (watched_step_ > 0) {
     line["time"] = time_json(watch_, watched_step_);
     if (!watch_.looks().empty()) line["memory"] = memory_json(watch_, watched_step_);

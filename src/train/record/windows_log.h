@@ -38,8 +38,9 @@ class WindowsLog {
   };
   [[nodiscard]] Watching watch(std::int64_t step);
 
-  // After each step, with what it counted.
-  void add(std::int64_t step, const ExpertCounts& counts);
+  // After each step, with what it counted. A window keeps the counts of int8 products of its last
+  // step.
+  void add(std::int64_t step, const ExpertCounts& counts, const std::vector<Int8Counts>& int8 = {});
   // Ends the window under way and makes the file durable.
   void sync();
 
@@ -52,6 +53,7 @@ class WindowsLog {
   io::JsonLinesWriter lines_;
   StepWatch watch_;
   ExpertCounts sums_;
+  std::vector<Int8Counts> int8_;
   std::int64_t first_step_, last_step_, length_;  // of the process; steps of a window
   std::int64_t begin_;                            // the window's first step
   std::int64_t end_;                              // its last step so far
