@@ -102,26 +102,57 @@ class Rows {
 // A weight ahead of quantising: the parameter itself, whose upper and lower bits may be apart.
 class Weight {
  public:
-  Weight(TensorView whole, std::optional<TensorView> low) : whole_(whole), low_(low) {}
+  Weight(TensorView whole, std::optional<TensorView> low)
+      : whole_(whole), low_(low), rows_(whole.type->dim(-2)), columns_(whole.type->dim(-1)) {
+    if (whole.type->dtype == DType::kFloat32 && whole.type->layout == kRowMajor)
+      floats_ = whole.as<const float>();
+  }
 
   bool is_there() const {
     return whole_.data != nullptr && (!low_.has_value() || low_->data != nullptr);
   }
-  Int rows() const { return whole_.type->dim(-2); }
-  Int columns() const { return whole_.type->dim(-1); }
+  Int rows() const { return rows_; }
+  Int columns() const { return columns_; }
   float value(Int group, Int n, Int k) const {
-    const Int i = (group * rows() + n) * columns() + k;
-    if (low_.has_value())
-      return merge_float({to_bfloat16(static_cast<float>(load(whole_, i))),
-                          static_cast<std::uint16_t>(load(*low_, i))});
-    if (whole_.type->dtype == DType::kFloat32 && whole_.type->layout == kRowMajor)
-      return whole_.as<const float>()[i];
-    return static_cast<float>(load(whole_, i));
+    const Int i = (group * rows_ + n) * columns_ + k;
+    if (floats_ != nullptr) return floats_[i];
+    const auto high = static_cast<float>(load(whole_, i));
+    if (!low_.has_value()) return high;
+    return merge_float({to_bfloat16(high), static_cast<std::uint16_t>(load(*low_, i))});
   }
 
  private:
   TensorView whole_;
   std::optional<TensorView> low_;
+  Int rows_, columns_;
+  const float* floats_ = nullptr;  // where it is one array of them
+};
+
+// Rows of activations or their gradients, as products read them.
+class Activations {
+ public:
+  explicit Activations(const TensorView& view)
+      : view_(view), dtype_(view.type->value_dtype()), width_(view.type->dim(-1)) {
+    if (view.type->is_quantized() || view.type->layout != kRowMajor) return;
+    if (dtype_ == DType::kBFloat16) halves_ = view.as<const BFloat16>();
+    if (dtype_ == DType::kFloat32) floats_ = view.as<const float>();
+  }
+
+  bool is_bf16() const { return dtype_ == DType::kBFloat16; }
+  Int width() const { return width_; }
+  float operator()(Int row, Int k) const {
+    const Int i = row * width_ + k;
+    if (halves_ != nullptr) return to_float(halves_[i]);
+    if (floats_ != nullptr) return floats_[i];
+    return static_cast<float>(load_as(dtype_, view_, i));
+  }
+
+ private:
+  TensorView view_;
+  DType dtype_;
+  Int width_;
+  const BFloat16* halves_ = nullptr;
+  const float* floats_ = nullptr;
 };
 
 // The largest magnitude of a tile of 128 x 128; NaN where an element is not finite.
@@ -274,17 +305,13 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
     return static_cast<Int>(bits % static_cast<std::uint64_t>(bound));
   };
   const Rows rows(call, event);
-  const TensorView& left = event.inputs[operand.rows_input];
-  const Int width = left.type->dim(-1), num_left = left.type->dim(0);
+  const TensorView& left_view = event.inputs[operand.rows_input];
   // A gathered operand has fewer rows than the product.
   const TensorView& counted =
-      call.role == ProductRole::kWeightGradient ? event.inputs[operand.input] : left;
-  const Int num_rows = rows.count(std::max(num_left, counted.type->dim(0)));
+      call.role == ProductRole::kWeightGradient ? event.inputs[operand.input] : left_view;
+  const Int num_rows = rows.count(std::max(left_view.type->dim(0), counted.type->dim(0)));
   if (num_rows == 0) return;
-  const auto value = [](const TensorView& view, Int row, Int k) {
-    return static_cast<float>(
-        load_as(view.type->value_dtype(), view, row * view.type->dim(-1) + k));
-  };
+  const Activations left(left_view);
   std::array<Sums, kRows> of_rows{};
   const auto add_up = [&] {
     for (const Sums& of_row : of_rows) {
@@ -294,10 +321,9 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
     }
   };
   if (call.role == ProductRole::kWeightGradient) {
-    const TensorView& dy = event.inputs[operand.input];
-    const Int out = dy.type->dim(-1);
-    const bool is_bf16 =
-        left.type->value_dtype() == DType::kBFloat16 && dy.type->value_dtype() == DType::kBFloat16;
+    const Activations dy(event.inputs[operand.input]);
+    const Int out = dy.width(), width = left.width();
+    const bool is_bf16 = left.is_bf16() && dy.is_bf16();
     team_.for_tasks(kRows, [&](Int i) {
       const Int group = rows.group_of(below(draw(2 * i), num_rows));
       const Int begin = rows.begin(group), end = rows.end(group, num_rows);
@@ -305,11 +331,11 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
           out - 1, out * i / kRows + below(draw(2 * i) >> 32, std::max<Int>(1, out / kRows)));
       const Int first = first_column(width, below(draw(2 * i + 1) >> 32, kRows), draw(2 * i + 1));
       Lines of_dy{{}, 1, end - begin}, of_x{{}, std::min(kColumns, width - first), end - begin};
-      for (Int t = begin; t < end; ++t) of_dy.values.push_back(value(dy, rows.of_dy(t), n));
+      for (Int t = begin; t < end; ++t) of_dy.values.push_back(dy(rows.of_dy(t), n));
       of_x.values.resize(at(of_x.count * of_x.depth));
       for (Int t = begin; t < end; ++t)
         for (Int j = 0; j < of_x.count; ++j)
-          of_x.values[at(j * of_x.depth + t - begin)] = value(left, rows.of_left(t), first + j);
+          of_x.values[at(j * of_x.depth + t - begin)] = left(rows.of_left(t), first + j);
       const CodedLines of_left =
           kernels::ref::code_lines(of_dy.values, 1, of_dy.depth, kernels::ref::kWithoutFallback);
       const BothForms both = code_both(of_x, fallback_);
@@ -331,7 +357,7 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
     const Int row = below(draw(2 * i), num_rows), group = rows.group_of(row),
               first = first_column(columns, i, draw(2 * i + 1));
     Lines of_row{{}, 1, depth}, of_weight{{}, std::min(kColumns, columns - first), depth};
-    for (Int k = 0; k < depth; ++k) of_row.values.push_back(value(left, rows.of_left(row), k));
+    for (Int k = 0; k < depth; ++k) of_row.values.push_back(left(rows.of_left(row), k));
     of_weight.values.resize(at(of_weight.count * depth));
     for (Int k = 0; k < depth; ++k)
       for (Int j = 0; j < of_weight.count; ++j)
