@@ -65,7 +65,7 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   config.sparsity.weights = {"{units: [experts.down], pattern: block32, density: 0.25}"};
   config.attention.blocks_size = 64;
   config.attention.blocks_local = 8;
-  EXPECT_EQ(to_settings(config).size(), 21u);
+  EXPECT_EQ(to_settings(config).size(), 22u);
   const RunConfig run = run_of(config);
   EXPECT_EQ(run.data.train, config.data.train);
   EXPECT_FALSE(run.data.shuffle);

@@ -198,7 +198,7 @@ TEST(Fp16Training, RefusesWhatHasNoFormInIt) {
     EXPECT_THAT(problems(precision, {{"parallel.expert", {"2"}}}),
                 HasSubstr("train.precision: expected bf16 with parallel.expert, " + got));
     EXPECT_THAT(problems(precision, {{"quantization.enable", {"true"}}}),
-                HasSubstr("train.precision: expected bf16 or fp32 with quantization, " + got));
+                HasSubstr("train.precision: expected bf16, fp32 or int8 with quantization, " + got));
     EXPECT_THAT(problems(precision, {{"precision.keep", {"head=bf16"}}}),
                 HasSubstr("precision.keep: expected fp32 for 'head' with train.precision: "));
     EXPECT_THAT(problems(precision, {{"optimizer.update", {"in_backward"}}}),
