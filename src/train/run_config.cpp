@@ -474,6 +474,7 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
 const ConfigKey* find_key(std::string_view name) {
   if (name == "plugins") name = "model.plugins";
   if (name == "sparsity") name = "sparsity.weights";
+  if (name == "precision.int8_fallback") name = "precision.int8.fallback";  // in older checkpoints
   for (const ConfigKey& key : config_keys())
     if (key.name == name) return &key;
   return nullptr;

@@ -108,7 +108,8 @@ TEST(Help, SaysTypeValuesDefaultAndOneSentenceOfEachKey) {
   EXPECT_EQ(
       at("  --train.steps  integer (>= 0), default 100"),
       "      Optimizer steps of the whole run. After a resume, the steps before it count too.");
-  at("  --train.precision  word (auto | adaptive | bf16 | fp16 | fp32 | int8 | mixed), default auto");
+  at("  --train.precision  word (auto | adaptive | bf16 | fp16 | fp32 | int8 | mixed), default "
+     "auto");
   at("  --data.train  list of text, default empty");
   at("  --optimizer.betas  list of numbers (two in [0, 1)), default [0.9, 0.95]");
   at("  --memory.budget  bytes (auto | none | such as 6GiB or 500MB), default auto");

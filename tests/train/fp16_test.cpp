@@ -197,8 +197,9 @@ TEST(Fp16Training, RefusesWhatHasNoFormInIt) {
                 HasSubstr("train.precision: expected bf16 with memory.compress, " + got));
     EXPECT_THAT(problems(precision, {{"parallel.expert", {"2"}}}),
                 HasSubstr("train.precision: expected bf16 with parallel.expert, " + got));
-    EXPECT_THAT(problems(precision, {{"quantization.enable", {"true"}}}),
-                HasSubstr("train.precision: expected bf16, fp32 or int8 with quantization, " + got));
+    EXPECT_THAT(
+        problems(precision, {{"quantization.enable", {"true"}}}),
+        HasSubstr("train.precision: expected bf16, fp32 or int8 with quantization, " + got));
     EXPECT_THAT(problems(precision, {{"precision.keep", {"head=bf16"}}}),
                 HasSubstr("precision.keep: expected fp32 for 'head' with train.precision: "));
     EXPECT_THAT(problems(precision, {{"optimizer.update", {"in_backward"}}}),

@@ -321,6 +321,9 @@ TEST(Int8Training, IsRefusedByTheNamesOfKeys) {
               HasSubstr("train.precision: expected bf16 with lora, got int8"));
   EXPECT_THAT(problems({{"train.precision", {"int8"}}, {"train.objective", {"dpo"}}}),
               HasSubstr("train.precision: expected bf16 with train.objective: dpo, got int8"));
+  EXPECT_EQ(load_run_config({}, {{"precision.int8_fallback", {"off"}}}).precision.int8.fallback,
+            load_run_config({}, {{"precision.int8.fallback", {"off"}}}).precision.int8.fallback)
+      << "as run_config.yaml of older checkpoints spells it";
   EXPECT_THAT(problems({{"precision.int8.fallback", {"-1"}}}),
               HasSubstr("precision.int8.fallback: expected an integer 0 to 127, got -1 (or off)"));
   EXPECT_THAT(problems({{"precision.keep", {"attention"}}}),
