@@ -23,9 +23,6 @@ using ir::ValueId;
 
 constexpr std::size_t kWeightInput = 1;
 
-// A router's logits choose experts: files keep its weights whole.
-bool has_grid_form(const Node& product) { return product.tag.segment != intern("router"); }
-
 class GridChooser {
  public:
   GridChooser(Graph& graph, const PassContext& context)
@@ -35,7 +32,7 @@ class GridChooser {
         explanation_(context.options.explanation) {}
 
   bool run() {
-    require_units(graph_, options_.units, "quantization.units", has_grid_form);
+    require_units(graph_, options_.units, "quantization.units", is_outside_router);
     const std::set<Name> parameters = chosen();
     require_forms(parameters);
     bool changed = false;
@@ -48,19 +45,13 @@ class GridChooser {
   std::set<Name> chosen() const {
     std::set<Name> parameters;
     for (const Node& node : graph_.nodes) {
-      if (!is_plain_product(node) || !has_grid_form(node)) continue;
+      if (!is_plain_product(node) || !is_outside_router(node)) continue;
       const bool is_wanted = std::ranges::any_of(
           options_.units, [&](const std::string& unit) { return is_in_unit(graph_, node, unit); });
-      const State* weight = is_wanted ? state_at(node.inputs[kWeightInput]) : nullptr;
-      if (weight != nullptr)
-        parameters.insert(weight->owner != Name{} ? weight->owner : weight->name);
+      const State* weight = is_wanted ? weight_of(graph_, node) : nullptr;
+      if (weight != nullptr) parameters.insert(weight->name);
     }
     return parameters;
-  }
-
-  const State* state_at(ValueId value) const {
-    const auto found = std::ranges::find(graph_.states, value, &State::before);
-    return found == graph_.states.end() ? nullptr : &*found;
   }
 
   bool is_of(const State& state, Name parameter) const {

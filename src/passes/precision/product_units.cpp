@@ -52,6 +52,14 @@ bool is_plain_product(const ir::Node& node) {
   return form != nullptr && form->is_plain() && form->role == spec::ProductRole::kForward;
 }
 
+bool is_outside_router(const ir::Node& product) { return product.tag.segment != intern("router"); }
+
+const ir::State* weight_of(const ir::Graph& graph, const ir::Node& product) {
+  const auto found = std::ranges::find(graph.states, product.inputs[1], &ir::State::before);
+  if (found == graph.states.end()) return nullptr;
+  return found->owner != Name{} ? graph.find_state(found->owner) : &*found;
+}
+
 std::string product_name(const ir::Graph& graph, const ir::Node& product) {
   constexpr std::string_view kWeight = ".weight";
   for (const ir::State& state : graph.states) {

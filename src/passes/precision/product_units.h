@@ -21,6 +21,14 @@ inline constexpr std::int64_t kLeastInt8Depth = 32;
 // Whether it is a forward product of one weight, with nothing after it.
 bool is_plain_product(const ir::Node& node);
 
+// Whether it lies outside of the router, whose logits choose experts: grids and masks leave its
+// weights whole.
+bool is_outside_router(const ir::Node& product);
+
+// The parameter that such a product reads, itself or a state of it; null where it reads another
+// value. Linear in states.
+const ir::State* weight_of(const ir::Graph& graph, const ir::Node& product);
+
 // By which units know a product: the name of its weight, and the segment that it is in.
 struct ProductPlace {
   std::string name;

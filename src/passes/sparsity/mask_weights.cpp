@@ -25,9 +25,6 @@ using spec::SparsityPattern;
 constexpr std::string_view kUnitsKey = "sparsity.units";
 constexpr std::int64_t kGroupOfFour = 4;
 
-// A router's logits choose experts: it stays whole.
-bool may_be_sparse(const Node& product) { return product.tag.segment != intern("router"); }
-
 class Masker {
  public:
   Masker(Graph& graph, const PassContext& context)
@@ -38,7 +35,7 @@ class Masker {
 
   bool run() {
     for (const SparseUnits& entry : options_.entries) {
-      require_units(graph_, entry.units, kUnitsKey, may_be_sparse);
+      require_units(graph_, entry.units, kUnitsKey, is_outside_router);
       choose(entry);
     }
     for (const auto& [parameter, entry] : chosen_) require_form(parameter, *entry);
@@ -50,18 +47,12 @@ class Masker {
   }
 
  private:
-  const State* weight_of(const Node& product) const {
-    const auto found = std::ranges::find(graph_.states, product.inputs[1], &State::before);
-    if (found == graph_.states.end()) return nullptr;
-    return found->owner != Name{} ? graph_.find_state(found->owner) : &*found;
-  }
-
   void choose(const SparseUnits& entry) {
     for (const Node& node : graph_.nodes) {
-      if (!is_plain_product(node) || !may_be_sparse(node)) continue;
+      if (!is_plain_product(node) || !is_outside_router(node)) continue;
       const bool is_wanted = std::ranges::any_of(
           entry.units, [&](const std::string& unit) { return is_in_unit(graph_, node, unit); });
-      const State* weight = is_wanted ? weight_of(node) : nullptr;
+      const State* weight = is_wanted ? weight_of(graph_, node) : nullptr;
       if (weight == nullptr || !weight->is_trainable) continue;
       const auto [place, is_new] = chosen_.emplace(weight->name, &entry);
       if (!is_new && place->second != &entry)
