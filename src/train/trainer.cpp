@@ -617,7 +617,10 @@ struct Trainer::Impl {
   std::string save_last_good_step() {
     if (done_step < first_step || saved_step == done_step) return "";
     if (saving_step == done_step) return "";  // the error is that of the save
-    if (!rank_step || rank_step->has_parts())
+    if (!rank_step)
+      return fmt::format("step {} is not saved, as its plan had to give way to another, ",
+                         done_step);
+    if (rank_step->has_parts())
       return fmt::format("step {} is not saved, as other ranks hold parts of it, ", done_step);
     if (rank_step->num_ranks() > 1 && listener.stop_requested())
       return fmt::format("step {} is not saved, as this process was asked to end, ", done_step);
