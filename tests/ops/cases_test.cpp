@@ -58,16 +58,22 @@ class OpCases : public ::testing::TestWithParam<std::string> {
   template <class Body>
   void for_calls(Regime regime, Body&& body) {
     const char* name = regime == Regime::kExact ? "exact" : "bounded";
-    for (const CaseLine& line : file_.cases) {
-      if (!(regime == Regime::kExact ? line.exact : line.bounded)) continue;
-      for (const std::string& dtype : line.dtypes) {
-        const auto seed = static_cast<std::uint64_t>(1000 * line.line) + dtype.size();
-        const std::string where =
-            fmt::format("{}.txt:{} {} {} seed {}", file_.op, line.line, dtype, name, seed);
-        SCOPED_TRACE(where);
-        body(make_call(file_, line, dtype, regime, seed), line, seed, where);
-      }
-    }
+    for_lines(regime, [&](const CaseLine& line, const std::string& dtype) {
+      const auto seed = static_cast<std::uint64_t>(1000 * line.line) + dtype.size();
+      const std::string where =
+          fmt::format("{}.txt:{} {} {} seed {}", file_.op, line.line, dtype, name, seed);
+      SCOPED_TRACE(where);
+      body(make_call(file_, line, dtype, regime, seed), line, seed, where);
+    });
+  }
+
+  // Calls body(call, where) for every bounded line and dtype, with calls that have no data.
+  template <class Body>
+  void for_types(Body&& body) {
+    for_lines(Regime::kBounded, [&](const CaseLine& line, const std::string& dtype) {
+      body(call_without_data(file_, line, dtype),
+           fmt::format("{}.txt:{} {}", file_.op, line.line, dtype));
+    });
   }
 
   // As for_calls, with every kernel row under test that takes the call.
@@ -76,9 +82,7 @@ class OpCases : public ::testing::TestWithParam<std::string> {
     int num_runs = 0;
     for_calls(regime, [&](const OpCall& call, const CaseLine& line, std::uint64_t seed,
                           const std::string& where) {
-      in_double_.reset();
-      reference_.reset();
-      reference_of_sum_.reset();
+      known_ = {};
       for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
         if (!is_under_test(kernel->name) || !supports(*kernel, call)) continue;
         ++num_runs;
@@ -127,9 +131,9 @@ class OpCases : public ::testing::TestWithParam<std::string> {
                     const std::vector<int>& outputs, std::span<const Values> before,
                     const CompareOptions& options) {
     if (kIsSanitized) return run_alone(kernel, call, before, options);
-    auto& known = before.empty() ? reference_ : reference_of_sum_;
-    if (!known) known = run_reference(call, before);
-    const std::vector<HostTensor>& wants = *known;
+    auto& reference = known_.reference[before.empty()];
+    if (!reference) reference = run_reference(call, before);
+    const std::vector<HostTensor>& wants = *reference;
     const RunResult got = run(kernel, call, {.before = before}, options.repro);
     for (std::size_t o = 0; o < wants.size(); ++o)
       if (holds(outputs, o)) {
@@ -140,16 +144,17 @@ class OpCases : public ::testing::TestWithParam<std::string> {
   void expect_bounded(const kernels::Kernel& kernel, const OpCall& call,
                       std::span<const Values> before, const CompareOptions& options) {
     if (kIsSanitized) return run_alone(kernel, call, before, options);
-    if (!in_double_) in_double_ = run_in_double(call);
-    std::vector<Values> wants = *in_double_;
-    const auto tolerances = output_tolerances(call, wants, before, kernel.name);
+    if (!known_.in_double) known_.in_double = run_in_double(call);
+    auto& tolerances = known_.tolerances[before.empty()][is_coarser(kernel.name)];
+    if (!tolerances) tolerances = output_tolerances(call, *known_.in_double, before, kernel.name);
     const RunResult got = run(kernel, call, {.before = before}, options.repro);
+    std::vector<Values> wants = *known_.in_double;
     for (std::size_t o = 0; o < wants.size(); ++o) {
       wants[o].type = call.outputs[o];
       for (std::size_t i = 0; !before.empty() && i < wants[o].data.size(); ++i)
         wants[o].data[i] += before[o].data[i];
       if (o == 1 && sums_its_squares(call.op)) wants[o].data = {sum_of_squares(wants[0])};
-      EXPECT_EQ(compare(got.outputs[o].values(), wants[o], tolerances[o], options).report, "")
+      EXPECT_EQ(compare(got.outputs[o].values(), wants[o], (*tolerances)[o], options).report, "")
           << "output " << o;
     }
   }
@@ -161,11 +166,26 @@ class OpCases : public ::testing::TestWithParam<std::string> {
           << what << ", output " << o;
   }
 
+  // Calls body(line, dtype) for every line and dtype of a regime.
+  template <class Body>
+  void for_lines(Regime regime, Body&& body) {
+    for (const CaseLine& line : file_.cases) {
+      if (!(regime == Regime::kExact ? line.exact : line.bounded)) continue;
+      for (const std::string& dtype : line.dtypes) body(line, dtype);
+    }
+  }
+
+  // What every row is compared with, made once a call: in double within a tolerance, and with the
+  // bits of `ref`. First index: whether the output is assigned; second: is_coarser.
+  struct Known {
+    std::optional<std::vector<Values>> in_double;
+    std::optional<std::vector<std::vector<double>>> tolerances[2][2];
+    std::optional<std::vector<HostTensor>> reference[2];
+  };
+
   CaseFile file_;
   const ir::OpSchema* schema_ = nullptr;
-  // What every row is compared with, made once a call: in double, and with the bits of `ref`.
-  std::optional<std::vector<Values>> in_double_;
-  std::optional<std::vector<HostTensor>> reference_, reference_of_sum_;
+  Known known_;
 };
 
 // Ops with an output that is a copy or a sum of products of the inputs.
@@ -233,8 +253,7 @@ TEST_P(InPlaceOpCases, WriteInPlaceWhereTheSchemaLetsThem) {
 TEST_P(OpCases, SkipOnlyWhatTheCaseFileStates) {
   int num_skips = 0;
   std::set<std::string> reasons;
-  for_calls(Regime::kBounded, [&](const OpCall& call, const CaseLine&, std::uint64_t,
-                                  const std::string& where) {
+  for_types([&](const OpCall& call, const std::string& where) {
     for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
       // Rows of a table are for f16 or for the others; the next test asks for the former.
       if (kernels::cpu::is_widened(kernel->name) || has_f16(call)) continue;
@@ -260,27 +279,25 @@ TEST_P(OpCases, HaveARowOfTheCpuForF16) {
     return std::ranges::any_of(call.inputs, &TensorType::is_quantized, &Values::type) ||
            std::ranges::any_of(call.outputs, &TensorType::is_quantized);
   };
-  for_calls(Regime::kBounded,
-            [&](const OpCall& call, const CaseLine&, std::uint64_t, const std::string& where) {
-              if (!has_f16(call) || has_quantized(call)) return;
-              const auto rows = kernels::candidates(call.op);
-              EXPECT_TRUE(std::ranges::any_of(rows, [&](const kernels::Kernel* row) {
-                return !is_reference(*row) && supports(*row, call);
-              })) << where;
-            });
+  for_types([&](const OpCall& call, const std::string& where) {
+    if (!has_f16(call) || has_quantized(call)) return;
+    const auto rows = kernels::candidates(call.op);
+    EXPECT_TRUE(std::ranges::any_of(rows, [&](const kernels::Kernel* row) {
+      return !is_reference(*row) && supports(*row, call);
+    })) << where;
+  });
 }
 
 TEST_P(OpCases, StateTheTypesThatTheOpInfers) {
-  for_calls(Regime::kBounded,
-            [&](const OpCall& call, const CaseLine&, std::uint64_t, const std::string& where) {
-              std::vector<TensorType> inputs;
-              for (const Values& input : call.inputs) inputs.push_back(input.type);
-              EXPECT_GE(static_cast<int>(inputs.size()), schema_->min_inputs) << where;
-              if (schema_->max_inputs >= 0) {
-                EXPECT_LE(static_cast<int>(inputs.size()), schema_->max_inputs) << where;
-              }
-              EXPECT_EQ(schema_->infer(inputs, call.attributes), call.outputs) << where;
-            });
+  for_types([&](const OpCall& call, const std::string& where) {
+    std::vector<TensorType> inputs;
+    for (const Values& input : call.inputs) inputs.push_back(input.type);
+    EXPECT_GE(static_cast<int>(inputs.size()), schema_->min_inputs) << where;
+    if (schema_->max_inputs >= 0) {
+      EXPECT_LE(static_cast<int>(inputs.size()), schema_->max_inputs) << where;
+    }
+    EXPECT_EQ(schema_->infer(inputs, call.attributes), call.outputs) << where;
+  });
 }
 
 std::vector<std::string> case_files() {

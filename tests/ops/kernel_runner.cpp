@@ -165,8 +165,8 @@ class SummingWatch : public kernels::ByteWatch {
 
 std::string check_buffers(const std::vector<HostTensor>& inputs,
                           const std::vector<TensorView>& input_views,
-                          const std::vector<HostTensor>& outputs, const GuardedBytes& workspace,
-                          const OpCall& call) {
+                          const std::vector<HostTensor>& inputs_before,
+                          const std::vector<HostTensor>& outputs, const GuardedBytes& workspace) {
   for (std::size_t o = 0; o < outputs.size(); ++o)
     if (!outputs[o].bytes().guards_intact()) return fmt::format("wrote outside of output {}", o);
   for (std::size_t o = 0; o < outputs.size(); ++o)
@@ -175,7 +175,7 @@ std::string check_buffers(const std::vector<HostTensor>& inputs,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].bytes().guards_intact()) return fmt::format("wrote outside of input {}", i);
     const bool shared = input_views[i].data != inputs[i].view().data;
-    if (!shared && !inputs[i].same_bits(HostTensor(call.inputs[i])))
+    if (!shared && !inputs[i].same_bits(inputs_before[i]))
       return fmt::format("changed input {}", i);
   }
   return {};
@@ -204,10 +204,11 @@ RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, 
   const GuardedBytes workspace(static_cast<std::size_t>(workspace_bytes));
   workspace.poison();
 
-  std::vector<HostTensor> inputs;
+  std::vector<HostTensor> inputs, inputs_before;
   std::vector<TensorView> input_views, output_views;
   for (const Values& input : call.inputs) {
     inputs.emplace_back(input);
+    inputs_before.push_back(inputs.back().clone());
     input_views.push_back(inputs.back().view());
   }
   RunResult result;
@@ -231,7 +232,7 @@ RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, 
               .accumulate = {accumulate.get(), call.outputs.size()},
               .launch = {.team = is_reference(kernel) ? nullptr : &team_of(options.num_threads)},
               .watch = options.is_watched && watched_outputs != 0 ? &watch : nullptr});
-  result.violation = check_buffers(inputs, input_views, result.outputs, workspace, call);
+  result.violation = check_buffers(inputs, input_views, inputs_before, result.outputs, workspace);
   if (options.is_watched && watched_outputs != 0 && result.violation.empty())
     result.violation = watch.violation();
   if (!options.is_watched && watched_outputs != 0 && result.violation.empty()) {

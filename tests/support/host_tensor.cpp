@@ -14,6 +14,82 @@ namespace {
 constexpr std::size_t kGuard = 64;
 constexpr std::byte kGuardByte{0xA5};
 
+double load(DType dtype, const std::byte* at) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return *reinterpret_cast<const double*>(at);
+    case DType::kFloat32:
+      return *reinterpret_cast<const float*>(at);
+    case DType::kBFloat16:
+      return to_float(*reinterpret_cast<const BFloat16*>(at));
+    case DType::kFloat16:
+      return to_float(*reinterpret_cast<const Float16*>(at));
+    case DType::kInt32:
+      return *reinterpret_cast<const std::int32_t*>(at);
+    case DType::kUInt16:
+      return *reinterpret_cast<const std::uint16_t*>(at);
+    case DType::kUInt8:
+      return *reinterpret_cast<const std::uint8_t*>(at);
+    case DType::kInt8:
+      return *reinterpret_cast<const std::int8_t*>(at);
+    default:
+      throw InternalError("[host tensor] a dtype that tests do not hold");
+  }
+}
+
+void store(DType dtype, std::byte* at, double value) {
+  switch (dtype) {
+    case DType::kFloat64:
+      *reinterpret_cast<double*>(at) = value;
+      return;
+    case DType::kFloat32:
+      *reinterpret_cast<float*>(at) = static_cast<float>(value);
+      return;
+    case DType::kBFloat16:
+      *reinterpret_cast<BFloat16*>(at) = to_bfloat16(static_cast<float>(value));
+      return;
+    case DType::kFloat16:
+      *reinterpret_cast<Float16*>(at) = to_float16(static_cast<float>(value));
+      return;
+    case DType::kInt32:
+      *reinterpret_cast<std::int32_t*>(at) = static_cast<std::int32_t>(value);
+      return;
+    case DType::kUInt16:
+      *reinterpret_cast<std::uint16_t*>(at) = static_cast<std::uint16_t>(value);
+      return;
+    case DType::kUInt8:
+      *reinterpret_cast<std::uint8_t*>(at) = static_cast<std::uint8_t>(value);
+      return;
+    case DType::kInt8:
+      *reinterpret_cast<std::int8_t*>(at) = static_cast<std::int8_t>(value);
+      return;
+    default:
+      throw InternalError("[host tensor] a dtype that tests do not hold");
+  }
+}
+
+// Calls body(i, offset) for the elements in row-major order: the i-th lies `offset` elements after
+// the first byte. A long tensor costs no division for each.
+template <class Body>
+void for_elements(const TensorType& type, Body&& body) {
+  if (type.layout == kRowMajor) {
+    const std::int64_t count = type.num_elements();
+    for (std::int64_t i = 0; i < count; ++i) body(i, i);
+    return;
+  }
+  const PanelShape shape = panel_shape(type);
+  const bool is_transposed = type.layout == panels_layout(true);
+  const std::int64_t rows = type.dim(-2), columns = type.dim(-1),
+                     matrix_elements = std::max<std::int64_t>(rows * columns, 1),
+                     matrices = type.num_elements() / matrix_elements;
+  std::int64_t i = 0;
+  for (std::int64_t matrix = 0; matrix < matrices; ++matrix)
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t column = 0; column < columns; ++column)
+        body(i++, matrix * shape.num_elements() +
+                      (is_transposed ? shape.offset(column, row) : shape.offset(row, column)));
+}
+
 }  // namespace
 
 GuardedBytes::GuardedBytes(std::size_t size)
@@ -47,7 +123,17 @@ HostTensor::HostTensor(const Values& values) : HostTensor(values.type) {
     std::copy_n(values.data.begin(), count, view().as<float>());
     return;
   }
-  for (std::int64_t i = 0; i < count; ++i) set(i, values.data[static_cast<std::size_t>(i)]);
+  if (is_mxfp4(*type_)) {
+    for (std::int64_t i = 0; i < count; ++i) set(i, values.data[static_cast<std::size_t>(i)]);
+    return;
+  }
+  const DType dtype = type_->dtype;
+  const std::int64_t width = size_bytes(dtype);
+  for_elements(*type_, [&](std::int64_t i, std::int64_t offset) {
+    store(dtype, view().data + offset * width, values.data[static_cast<std::size_t>(i)]);
+  });
+  for (std::int64_t i = num_elements_; i < count; ++i)
+    set(i, values.data[static_cast<std::size_t>(i)]);
   if (is_int8_panels(*type_)) sum_lines();
 }
 
@@ -85,63 +171,14 @@ std::span<const std::byte> HostTensor::value_bytes(std::int64_t i) const {
 double HostTensor::get(std::int64_t i) const {
   const Place at = place(i);
   if (at.shift >= 0) return std::to_integer<int>(*at.data >> at.shift & std::byte{15});
-  switch (at.dtype) {
-    case DType::kFloat64:
-      return *reinterpret_cast<double*>(at.data);
-    case DType::kFloat32:
-      return *reinterpret_cast<float*>(at.data);
-    case DType::kBFloat16:
-      return to_float(*reinterpret_cast<BFloat16*>(at.data));
-    case DType::kFloat16:
-      return to_float(*reinterpret_cast<Float16*>(at.data));
-    case DType::kInt32:
-      return *reinterpret_cast<std::int32_t*>(at.data);
-    case DType::kUInt16:
-      return *reinterpret_cast<std::uint16_t*>(at.data);
-    case DType::kUInt8:
-      return *reinterpret_cast<std::uint8_t*>(at.data);
-    case DType::kInt8:
-      return *reinterpret_cast<std::int8_t*>(at.data);
-    default:
-      throw InternalError("[host tensor] a dtype that tests do not hold");
-  }
+  return load(at.dtype, at.data);
 }
 
 void HostTensor::set(std::int64_t i, double value) {
   const Place at = place(i);
-  if (at.shift >= 0) {
-    *at.data &= std::byte{0xF0} >> at.shift;
-    *at.data |= static_cast<std::byte>(value) << at.shift;
-    return;
-  }
-  switch (at.dtype) {
-    case DType::kFloat64:
-      *reinterpret_cast<double*>(at.data) = value;
-      return;
-    case DType::kFloat32:
-      *reinterpret_cast<float*>(at.data) = static_cast<float>(value);
-      return;
-    case DType::kBFloat16:
-      *reinterpret_cast<BFloat16*>(at.data) = to_bfloat16(static_cast<float>(value));
-      return;
-    case DType::kFloat16:
-      *reinterpret_cast<Float16*>(at.data) = to_float16(static_cast<float>(value));
-      return;
-    case DType::kInt32:
-      *reinterpret_cast<std::int32_t*>(at.data) = static_cast<std::int32_t>(value);
-      return;
-    case DType::kUInt16:
-      *reinterpret_cast<std::uint16_t*>(at.data) = static_cast<std::uint16_t>(value);
-      return;
-    case DType::kUInt8:
-      *reinterpret_cast<std::uint8_t*>(at.data) = static_cast<std::uint8_t>(value);
-      return;
-    case DType::kInt8:
-      *reinterpret_cast<std::int8_t*>(at.data) = static_cast<std::int8_t>(value);
-      return;
-    default:
-      throw InternalError("[host tensor] a dtype that tests do not hold");
-  }
+  if (at.shift < 0) return store(at.dtype, at.data, value);
+  *at.data &= std::byte{0xF0} >> at.shift;
+  *at.data |= static_cast<std::byte>(value) << at.shift;
 }
 
 Values HostTensor::values() const {
@@ -152,22 +189,40 @@ Values HostTensor::values() const {
     std::copy_n(view().as<float>(), count, result.data.begin());
     return result;
   }
-  for (std::int64_t i = 0; i < count; ++i) result.data[static_cast<std::size_t>(i)] = get(i);
+  if (is_mxfp4(*type_)) {
+    for (std::int64_t i = 0; i < count; ++i) result.data[static_cast<std::size_t>(i)] = get(i);
+    return result;
+  }
+  const DType dtype = type_->dtype;
+  const std::int64_t width = size_bytes(dtype);
+  for_elements(*type_, [&](std::int64_t i, std::int64_t offset) {
+    result.data[static_cast<std::size_t>(i)] = load(dtype, view().data + offset * width);
+  });
+  for (std::int64_t i = num_elements_; i < count; ++i)
+    result.data[static_cast<std::size_t>(i)] = get(i);
   return result;
 }
 
 bool HostTensor::padding_is_zero() const {
   if (type_->layout == kRowMajor) return true;
   const PanelShape shape = panel_shape(*type_);
-  const std::int64_t stored = stored_elements(*type_), width = size_bytes(type_->dtype);
-  for (std::int64_t i = 0; i < stored; ++i) {  // by matrix, panel, unit, column, place in the unit
-    const std::int64_t in_panel = i % shape.panel_elements(), unit = in_panel / shape.unit_depth;
-    const std::int64_t column = i / shape.panel_elements() % shape.num_panels() * kPanelColumns +
-                                unit % kPanelColumns,
-                       k = unit / kPanelColumns * shape.unit_depth + in_panel % shape.unit_depth;
-    if (column < shape.columns && k < shape.depth) continue;
-    for (std::int64_t byte = i * width; byte < (i + 1) * width; ++byte)
-      if (view().data[byte] != std::byte{0}) return false;
+  const std::int64_t stored = stored_elements(*type_), width = size_bytes(type_->dtype),
+                     unit_elements = kPanelColumns * shape.unit_depth;
+  // By matrix, panel, units of all columns; in one by column and place in the unit.
+  for (std::int64_t begin = 0; begin < stored; begin += unit_elements) {
+    const std::int64_t first_column =
+                           begin / shape.panel_elements() % shape.num_panels() * kPanelColumns,
+                       first_k = begin % shape.panel_elements() / kPanelColumns;
+    if (first_column + kPanelColumns <= shape.columns && first_k + shape.unit_depth <= shape.depth)
+      continue;
+    for (std::int64_t i = 0; i < unit_elements; ++i) {
+      if (first_column + i / shape.unit_depth < shape.columns &&
+          first_k + i % shape.unit_depth < shape.depth)
+        continue;
+      const std::byte* element = view().data + (begin + i) * width;
+      if (std::any_of(element, element + width, [](std::byte b) { return b != std::byte{0}; }))
+        return false;
+    }
   }
   return true;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -397,14 +398,22 @@ Data draw_data(const Draw& draw) {
 
 }  // namespace
 
-OpCall make_call(const CaseFile& file, const CaseLine& line, const std::string& dtype,
-                 Regime regime, std::uint64_t seed) {
+OpCall call_without_data(const CaseFile& file, const CaseLine& line, const std::string& dtype) {
   OpCall call{.op = file.op, .attributes = parse_attributes(line.attributes, dtype)};
   for (const std::string& output : line.outputs)
     call.outputs.push_back(parse_tensor_type(replace_dtype(output, dtype)));
-  for (const CaseOperand& operand : line.inputs) {
-    const TensorType type = parse_tensor_type(replace_dtype(operand.type, dtype));
-    const Draw draw{call, operand, type, regime, seed, call.inputs.size()};
+  for (const CaseOperand& operand : line.inputs)
+    call.inputs.push_back({.type = parse_tensor_type(replace_dtype(operand.type, dtype))});
+  return call;
+}
+
+OpCall make_call(const CaseFile& file, const CaseLine& line, const std::string& dtype,
+                 Regime regime, std::uint64_t seed) {
+  OpCall call = call_without_data(file, line, dtype);
+  const std::vector<Values> inputs = std::exchange(call.inputs, {});
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const TensorType& type = inputs[i].type;
+    const Draw draw{call, line.inputs[i], type, regime, seed, i};
     // Through a tensor, so that values are those that the dtype holds.
     call.inputs.push_back(HostTensor(Values{.type = type, .data = draw_data(draw)}).values());
   }

@@ -34,6 +34,9 @@ enum class Regime { kExact, kBounded };
 OpCall make_call(const CaseFile& file, const CaseLine& line, const std::string& dtype,
                  Regime regime, std::uint64_t seed);
 
+// The call that make_call gives, with the types of its operands alone.
+OpCall call_without_data(const CaseFile& file, const CaseLine& line, const std::string& dtype);
+
 // Values of the regime for buffers that a case does not describe, such as what `+=` adds to.
 Values random_values(const TensorType& type, Regime regime, std::uint64_t seed,
                      std::uint64_t stream);

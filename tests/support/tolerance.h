@@ -43,6 +43,9 @@ std::vector<std::vector<double>> output_tolerances(const OpCall& call,
                                                    std::span<const Values> before = {},
                                                    std::string_view row = {});
 
+// Whether a row allows itself more than others, which all have the same bounds.
+bool is_coarser(std::string_view row);
+
 // Whether output 1 of the op is the sum of squares of what output 0 holds afterwards; never `+=`.
 bool sums_its_squares(std::string_view op);
 double sum_of_squares(const Values& values);

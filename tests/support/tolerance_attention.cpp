@@ -17,9 +17,7 @@ constexpr double kU = 0x1.0p-24;
 // Relative error ε of a row's exp. Where p becomes a bf16 pair, a polynomial of degree three does.
 // p = e^(s - m)(1 + ε_s) / Σ e^(s' - m)(1 + ε_s') is then off by 2ε, log of the sum by ε, and a p
 // that comes by lse by ε.
-double exponential_error(std::string_view row) {
-  return row.ends_with("_avx512_bf16") ? 0x1.0p-13 : 0.0;
-}
+double exponential_error(std::string_view row) { return is_coarser(row) ? 0x1.0p-13 : 0.0; }
 
 double g(double num_operations) { return 2 * gamma(num_operations, DType::kFloat32); }
 
@@ -32,7 +30,9 @@ double tiled_roundings(std::int64_t num_terms) {
 
 struct Shape {
   std::int64_t num_heads, num_kv_heads, key_width, value_width, num_rows, num_keys, window;
-  double scale;
+  std::int64_t block_size;  // 0: no lists of key blocks
+  double signed_scale, scale, dropout_rate;
+  std::uint64_t first_stream = 0;  // of dropout's draws
 
   explicit Shape(const OpCall& call)
       : num_heads(spec::get_int(call.attributes, "num_heads")),
@@ -42,7 +42,13 @@ struct Shape {
         num_rows(call.inputs[0].type.dim(0)),
         num_keys(call.inputs[1].type.dim(0)),
         window(spec::get_int_or(call.attributes, "window", 0)),
-        scale(std::abs(spec::get_double(call.attributes, "scale"))) {}
+        block_size(spec::get_int_or(call.attributes, spec::kBlockSize, 0)),
+        signed_scale(spec::get_double(call.attributes, "scale")),
+        scale(std::abs(signed_scale)),
+        dropout_rate(spec::get_double_or(call.attributes, spec::kDropoutRate, 0)) {
+    if (dropout_rate > 0)
+      first_stream = stream_of(spec::get_string(call.attributes, spec::kDropoutSite));
+  }
 };
 
 double at(const Values& values, std::int64_t i) { return values.data[static_cast<std::size_t>(i)]; }
@@ -50,7 +56,7 @@ double at(const Values& values, std::int64_t i) { return values.data[static_cast
 // Whether the lists of key blocks, the last two inputs where there are any, have a pair.
 bool is_listed(const OpCall& call, const Shape& shape, std::int64_t t, std::int64_t h,
                std::int64_t s) {
-  const std::int64_t size = spec::get_int_or(call.attributes, spec::kBlockSize, 0);
+  const std::int64_t size = shape.block_size;
   if (size == 0) return true;
   const Values &offsets = call.inputs[call.inputs.size() - 2],
                &ids = call.inputs[call.inputs.size() - 1];
@@ -64,18 +70,18 @@ bool is_listed(const OpCall& call, const Shape& shape, std::int64_t t, std::int6
 }
 
 // What dropout multiplies a probability by.
-double kept(const OpCall& call, std::int64_t t, std::int64_t h, std::int64_t s) {
-  const double rate = spec::get_double_or(call.attributes, spec::kDropoutRate, 0);
+double kept(const OpCall& call, const Shape& shape, std::int64_t t, std::int64_t h,
+            std::int64_t s) {
+  const double rate = shape.dropout_rate;
   if (rate == 0) return 1;
-  const std::size_t num_lists = call.attributes.contains(spec::kBlockSize) ? 2 : 0;
+  const std::size_t num_lists = shape.block_size > 0 ? 2 : 0;
   const Values& draws = call.inputs[call.inputs.size() - num_lists - 1];
   const auto draw = [&](int i) {
     return static_cast<std::uint32_t>(static_cast<std::int64_t>(at(draws, i)));
   };
   const std::int64_t bits =
       spec::dropout_bits({draw(spec::kDropoutKeyLow), draw(spec::kDropoutKeyHigh)},
-                         stream_of(spec::get_string(call.attributes, spec::kDropoutSite)) +
-                             static_cast<std::uint64_t>(h),
+                         shape.first_stream + static_cast<std::uint64_t>(h),
                          draw(spec::kDropoutRow) + static_cast<std::uint32_t>(t),
                          s - static_cast<std::int64_t>(at(call.inputs[3], t)));
   return bits >= spec::dropout_threshold(rate) ? spec::dropout_scale(rate) : 0;
@@ -100,8 +106,7 @@ void for_pairs(const OpCall& call, const Shape& shape, Body&& body) {
           score += product;
           magnitude += std::abs(product);
         }
-        body(t, h, s, kv, shape.scale * magnitude,
-             spec::get_double(call.attributes, "scale") * score);
+        body(t, h, s, kv, shape.scale * magnitude, shape.signed_scale * score);
       }
     }
 }
@@ -127,10 +132,11 @@ std::vector<Bound> forward_bounds(const OpCall& call, std::span<const Values> wa
     const double p = std::exp(score - wants[1].data[row]);
     const double error =
         2 * lse_errors[row] + sum + operand + 4 * kU * std::abs(wants[1].data[row]);
+    const double share = kept(call, shape, t, h, s);
     for (std::int64_t d = 0; d < shape.value_width; ++d)
       bounds[0].errors[row * static_cast<std::size_t>(shape.value_width) +
                        static_cast<std::size_t>(d)] +=
-          error * p * kept(call, t, h, s) *
+          error * p * share *
           std::abs(at(call.inputs[2], (s * shape.num_kv_heads + kv) * shape.value_width + d));
   });
   for (std::size_t i = 0; i < lse_errors.size(); ++i)
@@ -167,7 +173,7 @@ std::vector<Bound> gradient_bounds(const OpCall& call, double exponential) {
     const double error =
         g(blocked_roundings(static_cast<double>(shape.key_width)) + 2) * magnitude + sums +
         operand + 4 * kU * (std::abs(score) + std::abs(at(lse, row)) + 1);
-    const double share = kept(call, t, h, s);
+    const double share = kept(call, shape, t, h, s);
     double terms = 0;
     for (std::int64_t d = 0; d < shape.value_width; ++d) {
       const double o = std::abs(at(dout, row * shape.value_width + d));
@@ -203,6 +209,8 @@ std::vector<Bound> sinks_gradient_bounds(const OpCall& call) {
 }
 
 }  // namespace
+
+bool is_coarser(std::string_view row) { return row.ends_with("_avx512_bf16"); }
 
 std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants,
                                     std::string_view row) {
