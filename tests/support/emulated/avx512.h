@@ -7,17 +7,22 @@
 #include <immintrin.h>
 #include <simde/x86/avx512/add.h>
 #include <simde/x86/avx512/and.h>
+#include <simde/x86/avx512/broadcast.h>
 #include <simde/x86/avx512/cast.h>
 #include <simde/x86/avx512/cmp.h>
+#include <simde/x86/avx512/cmpge.h>
 #include <simde/x86/avx512/dpbf16.h>
 #include <simde/x86/avx512/extract.h>
 #include <simde/x86/avx512/fmadd.h>
 #include <simde/x86/avx512/insert.h>
 #include <simde/x86/avx512/loadu.h>
+#include <simde/x86/avx512/madd.h>
+#include <simde/x86/avx512/maddubs.h>
 #include <simde/x86/avx512/max.h>
 #include <simde/x86/avx512/min.h>
 #include <simde/x86/avx512/mov.h>
 #include <simde/x86/avx512/mul.h>
+#include <simde/x86/avx512/mullo.h>
 #include <simde/x86/avx512/or.h>
 #include <simde/x86/avx512/permutexvar.h>
 #include <simde/x86/avx512/set1.h>
@@ -168,6 +173,16 @@ inline __m512i words_of_bytes(__m128i x) {
   return simde_mm512_loadu_si512(words);
 }
 
+// Bit i: byte i of both has no bit in common.
+inline std::uint64_t bytes_without_bits(__m512i a, __m512i b) {
+  std::uint8_t bytes[64];
+  const __m512i both = simde_mm512_and_si512(a, b);
+  std::memcpy(bytes, &both, sizeof bytes);
+  std::uint64_t mask = 0;
+  for (int i = 0; i < 64; ++i) mask |= std::uint64_t{bytes[i] == 0} << i;
+  return mask;
+}
+
 inline __m512 floats_of_words(__m512i x) {
   std::int32_t words[16];
   std::memcpy(words, &x, sizeof words);
@@ -266,6 +281,7 @@ inline void dot_tiles(int c, int a, int b) {
 #undef _mm512_i32gather_ps
 #undef _mm512_load_ps
 #undef _mm512_load_si512
+#undef _mm512_madd_epi16
 #undef _mm512_maskz_loadu_epi16
 #undef _mm512_maskz_scalef_ps
 #undef _mm512_reduce_max_ps
@@ -273,6 +289,7 @@ inline void dot_tiles(int c, int a, int b) {
 #undef _mm512_scalef_ps
 #undef _mm512_store_si512
 #undef _mm512_stream_si512
+#undef _mm512_testn_epi8_mask
 #define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
 #define _mm512_cvtepi32_ps(x) anabatic::emulated::floats_of_words(x)
 #define _mm512_cvtepi8_epi32(x) anabatic::emulated::words_of_bytes<std::int8_t>(x)
@@ -287,6 +304,7 @@ inline void dot_tiles(int c, int a, int b) {
 #define _mm512_i32gather_ps(at, table, scale) anabatic::emulated::gather(at, table)
 #define _mm512_load_ps(p) simde_mm512_loadu_ps(anabatic::emulated::aligned(p))
 #define _mm512_load_si512(p) simde_mm512_loadu_si512(anabatic::emulated::aligned(p))
+#define _mm512_madd_epi16(a, b) simde_mm512_madd_epi16(a, b)  // the alias takes four
 #define _mm512_maskz_loadu_epi16(mask, p) anabatic::emulated::load_masked(mask, p)
 #define _mm512_maskz_scalef_ps(mask, x, n) \
   simde_mm512_maskz_mov_ps(mask, anabatic::emulated::times_power_of_two(x, n))
@@ -295,3 +313,4 @@ inline void dot_tiles(int c, int a, int b) {
 #define _mm512_scalef_ps(x, n) anabatic::emulated::times_power_of_two(x, n)
 #define _mm512_store_si512(p, x) simde_mm512_storeu_si512(anabatic::emulated::aligned(p), x)
 #define _mm512_stream_si512(p, x) simde_mm512_storeu_si512(anabatic::emulated::aligned(p), x)
+#define _mm512_testn_epi8_mask(a, b) anabatic::emulated::bytes_without_bits(a, b)

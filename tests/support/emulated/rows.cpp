@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/int8/products.h"
+#include "kernels/cpu/int8/lines.h"
 #include "support/rows_under_test.h"
 
 namespace anabatic::testing {
@@ -22,7 +22,7 @@ TEST(EmulatedRows, HaveTheirEngines) {
   EXPECT_NE(kernels::cpu::gemm_avx512(), nullptr);
   EXPECT_NE(kernels::cpu::gemm_avx512_bf16(), nullptr);
   EXPECT_NE(kernels::cpu::gemm_amx_bf16(), nullptr);
-  EXPECT_NE(kernels::cpu::int8_avx512_vnni(), nullptr);
+  EXPECT_NE(kernels::cpu::gemm_int8_avx512_vnni(), nullptr);
 }
 
 }  // namespace
