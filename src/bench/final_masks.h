@@ -12,11 +12,13 @@ inline train::RunConfig with_final_masks(train::RunConfig run) {
   return run;
 }
 
-// From the weights as they were loaded, before what is derived from them. Absent weights keep their
-// values until the first update.
+// From the weights as they were loaded, before what is derived from them. Absent weights become 0,
+// as the update before the first such step leaves them.
 inline void choose_masks(train::ModelSession& session, const train::RunConfig& run,
                          const ir::Graph& training) {
-  (void)train::SparseWeights(run, training).prepare(session, spec::SparsitySchedule{}.end);
+  const train::SparseWeights weights(run, training);
+  (void)weights.prepare(session, spec::SparsitySchedule{}.end);
+  weights.clear(session);
 }
 
 }  // namespace anabatic::bench

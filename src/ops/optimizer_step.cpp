@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
+
 #include "ops/build.h"
 #include "ops/check.h"
 #include "tensor/dynamic_map.h"
@@ -20,7 +22,7 @@ Check check_of(const OptimizerStep& step, ir::Types inputs, const spec::Attribut
   std::vector<std::string_view> required{"rule"};
   for (const spec::RuleNumber& number : spec::row_of(step.rule).numbers)
     required.push_back(number.name);
-  const std::vector<std::string_view> optional{"delay", "dtype", "first_row", "grid",
+  const std::vector<std::string_view> optional{"delay", "dtype", "first_row", "grid",  "kept",
                                                "mask",  "packs", "split",     "stream"};
   const Check check(kName, inputs, attributes, required, optional);
   for (const spec::RuleNumber& number : spec::row_of(step.rule).numbers)
@@ -137,6 +139,7 @@ void check_quantized(const Update& update) {
   update.expect(step.first_moment(), "first_moment", moment_type(ElementMap::kDynamic));
   update.expect(step.second_moment(), "second_moment", moment_type(ElementMap::kDynamicUnsigned));
   if (check.has("stream")) check.fail("expected no 'stream' with moments in 8 bits, got one");
+  if (step.kept > 0) check.fail("expected no 'kept' with moments in 8 bits, got one");
   if (step.is_slice)
     check.fail("expected whole moments in 8 bits, got those of rows from 'first_row' on");
 }
@@ -167,7 +170,12 @@ void check_moments(const Update& update) {
 void check_mask(const Update& update) {
   const OptimizerStep& step = update.step;
   if (!step.mask) return;
-  update.expect(step.place_of_mask(), "mask", spec::mask_type(*step.mask, *update.gradient().type));
+  const TensorType& weight = *update.gradient().type;
+  update.expect(step.place_of_mask(), "mask", spec::mask_type(*step.mask, weight));
+  const std::int64_t blocks = spec::num_blocks(*step.mask, weight.dim(-2), weight.dim(-1));
+  if (step.kept > blocks)
+    update.check.fail(fmt::format("expected at most {} blocks of a matrix to be kept, got {}",
+                                  blocks, step.kept));
 }
 
 void check_scalars(const Update& update) {
@@ -247,13 +255,16 @@ std::vector<TensorType> infer_optimizer_step(ir::Types inputs, const spec::Attri
   return output_types(update);
 }
 
-// A slice reads and writes its own rows of the whole tensors; a packing is written alone.
+// A slice reads and writes its own rows of the whole tensors; a packing is written alone. With
+// blocks that are kept, no others are touched.
 ir::Cost optimizer_step_cost(ir::Types inputs, ir::Types outputs,
                              const spec::Attributes& attributes) {
   const OptimizerStep step = spec::optimizer_step_of(attributes);
   const std::int64_t flops = spec::row_of(step.rule).flops_an_element;
-  if (!step.is_slice) return elementwise_cost(inputs, outputs, flops);
-  const std::int64_t count = inputs[step.second_moment()].num_elements();
+  if (!step.is_slice && step.kept == 0) return elementwise_cost(inputs, outputs, flops);
+  const std::int64_t count =
+      std::llround(static_cast<double>(inputs[step.second_moment()].num_elements()) *
+                   (step.kept > 0 ? spec::density_of(attributes, inputs[step.gradient()]) : 1.0));
   const auto of_rows = [&](ir::Types types) {
     std::vector<TensorType> result;
     for (const TensorType& type : types)

@@ -11,7 +11,7 @@ namespace anabatic::ops {
 namespace {
 
 std::vector<TensorType> infer_sum_squares(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("sum_squares", inputs, attributes, {}, {"mask"});
+  const Check check("sum_squares", inputs, attributes, {}, {"kept", "mask"});
   check.floating(0, "x");
   const auto pattern = spec::mask_of(attributes);
   if (pattern.has_value() != (check.num_inputs() == 2))
@@ -55,8 +55,17 @@ ir::Cost cost_of_parts(ir::Types inputs, ir::Types outputs, const spec::Attribut
   return result;
 }
 
-ir::Cost sum_squares_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 2}));
+// With blocks that are kept, no others are read.
+ir::Cost sum_squares_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+  const ir::Cost whole = streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 2}));
+  if (spec::kept_of(attributes) == 0) return whole;
+  const double share = spec::density_of(attributes, inputs[0]);
+  const auto part = [&](std::int64_t of) {
+    return static_cast<std::int64_t>(share * static_cast<double>(of));
+  };
+  return {.flops = part(whole.flops),
+          .bytes_read = part(whole.bytes_read),
+          .bytes_written = whole.bytes_written};
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ class Optimizer {
       : graph_(graph),
         builder_(graph, context.find_op),
         options_(context.options.optimizer),
+        sparsity_(context.options.sparsity),
         delay_(context.options.quantization.delay) {}
 
   bool run() {
@@ -95,27 +96,23 @@ class Optimizer {
                               {{"max_norm", options_.clip_grad_norm}}));
   }
 
-  // Sparse products give no other gradient, and a sum without a mask is faster.
-  bool is_zero_where_absent(ValueId gradient) const {
-    const ir::Node& sum = graph_.node(graph_.value(gradient).producer);
-    return sum.op->name == "accumulate" &&
-           std::all_of(sum.inputs.begin() + 1, sum.inputs.end(), [&](ValueId part) {
-             const ir::NodeId writer = graph_.value(part).producer;
-             return writer != ir::kNoNode &&
-                    graph_.node(writer).op->name.ends_with("sparse_linear_weight_gradient");
-           });
-  }
-
   // Sums what is present, where the parameter has a mask.
   ValueId sum_squares(const Trained& one) {
     const ir::State* mask = graph_.find_state(ir::StateRole::kMask, one.name);
-    if (mask == nullptr || is_zero_where_absent(one.gradient))
-      return builder_.add1("sum_squares", {one.gradient});
+    if (mask == nullptr) return builder_.add1("sum_squares", {one.gradient});
     return builder_.add1("sum_squares", {one.gradient, mask->before}, attributes_of(*mask));
   }
 
-  static spec::Attributes attributes_of(const ir::State& mask) {
-    return {{std::string(spec::kMaskAttribute), std::string(to_string(*mask.pattern))}};
+  // Where masks are final, the update before has made 0 what is absent.
+  spec::Attributes attributes_of(const ir::State& mask) const {
+    spec::Attributes attributes{
+        {std::string(spec::kMaskAttribute), std::string(to_string(*mask.pattern))}};
+    if (!sparsity_.is_final || spec::mask_block(*mask.pattern) == 1) return attributes;
+    const TensorType& type = builder_.type(graph_.find_state(mask.owner)->before);
+    attributes[std::string(spec::kKeptAttribute)] =
+        spec::kept_blocks(*mask.pattern, type.dim(-2), type.dim(-1),
+                          sparsity_.entries.at(static_cast<std::size_t>(mask.entry)).density);
+    return attributes;
   }
 
   // Gradients stay those of the scaled loss: the factor that each update multiplies by undoes it.
@@ -181,6 +178,8 @@ class Optimizer {
     if (const ir::State* mask = graph_.find_state(ir::StateRole::kMask, one.name)) {
       inputs.push_back(mask->before);
       attributes.merge(attributes_of(*mask));
+      // A step that is skipped leaves moments in 8 bits as they were.
+      if (in_8_bits) attributes.erase(std::string(spec::kKeptAttribute));
     }
     const auto next =
         builder_.add(ops::kOptimizerStep.name, std::move(inputs), std::move(attributes));
@@ -220,6 +219,7 @@ class Optimizer {
   Graph& graph_;
   ir::GraphBuilder builder_;
   const spec::OptimizerOptions& options_;
+  const spec::SparsityOptions& sparsity_;
   const std::int64_t delay_;  // updates before weights are rounded to their grids
   ValueId learning_rate_{}, step_{}, clip_factor_{};
 };

@@ -43,6 +43,7 @@ OptimizerStep optimizer_step_of(const Attributes& attributes) {
                      .is_slice = attributes.contains("first_row")};
   if (step.is_slice) step.first_row = get_int(attributes, "first_row");
   step.mask = mask_of(attributes);
+  step.kept = kept_of(attributes);
   return step;
 }
 
@@ -53,6 +54,7 @@ Attributes to_attributes(const OptimizerStep& step) {
     attributes["packs"] = std::string(kPacksWords[static_cast<std::size_t>(step.packs)]);
   if (step.is_slice) attributes["first_row"] = step.first_row;
   if (step.mask) attributes[std::string(kMaskAttribute)] = std::string(to_string(*step.mask));
+  if (step.kept > 0) attributes[std::string(kKeptAttribute)] = step.kept;
   return attributes;
 }
 
@@ -61,7 +63,7 @@ std::string to_string(const OptimizerStep& step) {
   if (step.is_split) words += " split";
   if (step.packs != Packs::kNone)
     words += fmt::format(" packs_{}", kPacksWords[static_cast<std::size_t>(step.packs)]);
-  if (step.mask) words += " masked";
+  if (step.mask) words += step.kept > 0 ? " masked settled" : " masked";
   return words;
 }
 

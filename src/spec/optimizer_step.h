@@ -61,6 +61,9 @@ struct OptimizerStep {
   // That of the parameter's mask, an input: parameter and moments are 0 where it is, whatever the
   // gradient is there. None: there is no mask.
   std::optional<SparsityPattern> mask{};
+  // Blocks of a matrix that the mask keeps, where the others are 0 already, in the parameter and in
+  // its moments: an update need not touch them. 0: it makes them so.
+  std::int64_t kept = 0;
 
   // A slice writes its rows of the whole parameter's packing, an input that it works on in place.
   constexpr bool writes_rows_of_packing() const { return is_slice && packs != Packs::kNone; }
@@ -89,8 +92,8 @@ struct OptimizerStep {
 // From the attribute `packs`; kNone without it. InvalidArgument for another word.
 Packs packs_of(const Attributes& attributes);
 
-// From the attributes `rule`, `split`, `packs`, `first_row` and `mask`; InvalidArgument where one
-// of them is missing or says what no update does.
+// From the attributes `rule`, `split`, `packs`, `first_row`, `mask` and `kept`; InvalidArgument
+// where one of them is missing or says what no update does.
 OptimizerStep optimizer_step_of(const Attributes& attributes);
 
 // The attributes of the form: without first_row where the step is no slice, and so on.

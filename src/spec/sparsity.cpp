@@ -51,6 +51,22 @@ std::optional<SparsityPattern> mask_of(const Attributes& attributes) {
   return pattern;
 }
 
+std::int64_t kept_of(const Attributes& attributes) {
+  if (!attributes.contains(kKeptAttribute)) return 0;
+  const std::int64_t kept = get_int(attributes, kKeptAttribute);
+  ANABATIC_REQUIRE(kept > 0 && attributes.contains(kMaskAttribute),
+                   "[sparsity] expected '{}' to be positive and with '{}', got {}", kKeptAttribute,
+                   kMaskAttribute, kept);
+  return kept;
+}
+
+double density_of(const Attributes& attributes, const TensorType& weight) {
+  const std::int64_t kept = kept_of(attributes);
+  if (kept == 0) return 1;
+  return static_cast<double>(kept) /
+         static_cast<double>(num_blocks(*mask_of(attributes), weight.dim(-2), weight.dim(-1)));
+}
+
 TensorType mask_type(SparsityPattern pattern, const TensorType& weight) {
   ANABATIC_REQUIRE(weight.ndim() == 2 || weight.ndim() == 3,
                    "[sparsity] expected a matrix or a stack of matrices, got {}",

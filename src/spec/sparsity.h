@@ -41,6 +41,12 @@ TensorType mask_type(SparsityPattern pattern, const TensorType& weight);
 // for another word.
 inline constexpr std::string_view kMaskAttribute = "mask";
 std::optional<SparsityPattern> mask_of(const Attributes& attributes);
+// The attribute of such ops that says how many of its elements a mask keeps of each matrix. 0
+// without it, where nothing is known.
+inline constexpr std::string_view kKeptAttribute = "kept";
+std::int64_t kept_of(const Attributes& attributes);
+// The share of a weight's blocks that this is; 1 without the attribute.
+double density_of(const Attributes& attributes, const TensorType& weight);
 
 // Elements of the mask of one matrix [rows, columns].
 std::int64_t num_blocks(SparsityPattern pattern, std::int64_t rows, std::int64_t columns);

@@ -187,6 +187,7 @@ struct Trainer::Impl {
     bind();
     lead();
     restore();
+    if (run.sparsity.is_final) SparseWeights(run, program->compiled.graph).require_zeroes(session);
     require_disk();
     announce();
     session.refresh_derived(first_step - 1);

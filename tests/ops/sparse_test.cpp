@@ -214,6 +214,34 @@ TEST_P(SparseProducts, HaveWeightGradientsOfPresentBlocksWithTheBitsOfTheDenseOn
   expect_equal(got, want, before, &s);
 }
 
+TEST_P(SparseProducts, HaveWeightGradientsThatLeaveWhatIsAbsentAsItIs) {
+  const Sparse& s = sparse_;
+  const OpCall whole =
+      s.call("sparse_linear_weight_gradient", "grouped_sparse_linear_weight_gradient",
+             {{"pattern", s.pattern()}}, {s.x, s.dy, s.index(false)}, s.weight.type);
+  OpCall part = whole;
+  part.attributes["present_only"] = true;
+  for (const kernels::Kernel* kernel : kernels::candidates(whole.op)) {
+    if (!is_under_test(kernel->name) || !supports(*kernel, whole)) continue;
+    const auto run = [&](const OpCall& call) {
+      const RunResult result = run_kernel(*kernel, *ops::find_op(call.op), call);
+      EXPECT_EQ(result.violation, "") << kernel->name;
+      return result.outputs[0].values().data;
+    };
+    const std::vector<double> want = run(whole), got = run(part);
+    std::int64_t differing = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      if (s.is_present(at / (s.of.out * s.of.in), at / s.of.in % s.of.out, at % s.of.in))
+        ASSERT_EQ(got[i], want[i]) << kernel->name << " " << i;
+      else
+        differing += got[i] != want[i] ? 1 : 0;  // a buffer begins with NaN
+    }
+    const bool is_whole = s.of.kept == s.mask.type.dim(-2) * s.mask.type.dim(-1);
+    EXPECT_EQ(differing > 0, !is_whole) << kernel->name;
+  }
+}
+
 std::string name_of(const ::testing::TestParamInfo<std::tuple<Case, DType>>& test) {
   return fmt::format("{}_{}", std::get<0>(test.param).name, to_string(std::get<1>(test.param)));
 }

@@ -101,5 +101,29 @@ TEST(SparseProducts, GiveRunsTheirBitsWhateverThePlan) {
   }
 }
 
+// The one run is planned anew from step 4 on, and then updates present blocks alone. The other
+// keeps its plan, for moments are on disk, and makes what is absent 0 in each step.
+TEST(SparseProducts, ComeWithUpdatesOfPresentBlocksThatHaveTheBitsOfWholeOnes) {
+  for (const char* moments : {"fp32", "bf16"}) {
+    SCOPED_TRACE(moments);
+    const TemporaryDirectory in_memory, on_disk;
+    const auto run_in = [&](const TemporaryDirectory& folder) {
+      RunConfig run = sparse_run(folder.path(), SparsityPattern::kBlock16);
+      run.optimizer.state_precision = moments;
+      return run;
+    };
+    RunConfig run = run_in(in_memory), other = run_in(on_disk);
+    run.sparsity.is_final = true;
+    const auto planned = anabatic::testing::plan_of(run);
+    std::int64_t settled = 0;
+    for (const ir::Node& node : planned.budgeted.plan.training.graph.nodes)
+      settled += node.op->name == "optimizer_step" && node.attributes.contains("kept") ? 1 : 0;
+    EXPECT_GT(settled, 0);
+    run.sparsity.is_final = false;
+    other.memory.optimizer_state = "disk";
+    EXPECT_TRUE(trained_bytes(run) == trained_bytes(other));
+  }
+}
+
 }  // namespace
 }  // namespace anabatic::train

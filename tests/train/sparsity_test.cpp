@@ -406,6 +406,29 @@ TEST(Sparsity, IsPlannedAnewOnceMasksStay) {
   EXPECT_EQ(rest.after->loss, whole.after->loss);
 }
 
+// A plan of final masks does not touch what is absent, so it must not begin with something there.
+TEST(Sparsity, RefusesFinalMasksOverWeightsThatAreNotZero) {
+  const TemporaryDirectory folder;
+  const RunConfig run = sparse_run(folder.path(), SparsityPattern::kBlock16);
+  Trainer trainer(run);
+  ModelSession& session = trainer.session();
+  while (trainer.step()) {
+  }
+  const SparseWeights weights(run, trainer.compiled().graph);
+  EXPECT_NO_THROW(weights.require_zeroes(session));
+  const ir::State& mask = session.masks().at(1);
+  const TensorType& type = *session.store().find(mask.owner).type;
+  const std::vector<bool> is_present = presence(session, mask, type);
+  const auto absent = std::ranges::find(is_present, false) - is_present.begin();
+  StateCursor cursor(session.store());
+  cursor.write(mask.owner, absent, std::vector<float>{1.5f});
+  cursor.flush();
+  EXPECT_THAT(message_of<InvalidArgument>([&] { weights.require_zeroes(session); }),
+              AllOf(HasSubstr(text(mask.owner)), HasSubstr("the checkpoint was changed")));
+  weights.clear(session);
+  EXPECT_NO_THROW(weights.require_zeroes(session));
+}
+
 TEST(Sparsity, TakesMicroBatchesAndUpdatesInTheBackward) {
   const TemporaryDirectory folder;
   RunConfig run = sparse_run(folder.path(), SparsityPattern::kBlock16);

@@ -77,7 +77,7 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
   const TensorView &x = args.inputs[0], &dy = args.inputs[1], &index = args.inputs[2];
   const std::int64_t in = columns(x), out = columns(dy);
   const SparseLayout layout = layout_of(args, index, out, in);
-  if (!adds(args, 0))
+  if (!adds(args, 0) && !spec::get_bool_or(*args.attributes, "present_only", false))
     for (std::int64_t i = 0; i < in * out; ++i) store(args.outputs[0], group * in * out + i, 0);
   for_blocks(index, layout, group, [&](std::int64_t panel, std::int64_t step, std::int64_t) {
     const std::int64_t n0 = panel * layout.side, k0 = step * layout.side;

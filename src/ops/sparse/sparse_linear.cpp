@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -89,7 +90,7 @@ std::vector<TensorType> infer_grouped_sparse_input_gradient(ir::Types inputs,
 template <bool kGrouped>
 std::vector<TensorType> infer_weight_gradient(std::string_view op, ir::Types inputs,
                                               const spec::Attributes& attributes) {
-  const Check check(op, inputs, attributes, {"pattern"});
+  const Check check(op, inputs, attributes, {"pattern"}, {"present_only"});
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2);
   check.same_dtype(dy, x);
   check.same_dim(x, 0, dy, 0);
@@ -123,8 +124,14 @@ ir::Cost sparse_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes
 }
 ir::Cost sparse_weight_gradient_cost(ir::Types inputs, ir::Types outputs,
                                      const spec::Attributes& attributes) {
-  return streaming_cost(inputs, outputs,
-                        product_flops(inputs[0].dim(0), inputs[2], inputs[1].dim(1), attributes));
+  const std::int64_t flops =
+      product_flops(inputs[0].dim(0), inputs[2], inputs[1].dim(1), attributes);
+  ir::Cost cost = streaming_cost(inputs, outputs, flops);
+  if (spec::get_bool_or(attributes, "present_only", false))
+    cost.bytes_written = flops / std::max<std::int64_t>(2 * inputs[0].dim(0), 1) *
+                         (inputs[2].ndim() == 2 ? inputs[2].dim(0) : 1) *
+                         size_bytes(outputs[0].dtype);
+  return cost;
 }
 
 std::string pattern_form(const spec::Attributes& attributes) {

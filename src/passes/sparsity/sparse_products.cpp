@@ -168,6 +168,9 @@ class Sparsifier {
     sparse.attributes = {{"pattern", std::string(to_string(weight.pattern))}};
     if (role == ProductRole::kForward) sparse.attributes["out"] = weight.type.dim(-2);
     if (role == ProductRole::kInputGradient) sparse.attributes["in"] = weight.type.dim(-1);
+    // A norm and an update by the mask read nothing else.
+    if (role == ProductRole::kWeightGradient && context_.options.with_update)
+      sparse.attributes["present_only"] = true;
     sparse.inputs = {node.inputs[0]};
     sparse.inputs.push_back(role == ProductRole::kWeightGradient ? node.inputs[1] : values);
     sparse.inputs.push_back(index);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "train/model_session.h"
 #include "train/sparsity/choose_mask.h"
 #include "train/state_rows.h"
@@ -47,6 +48,31 @@ void choose(ModelSession& session, const MaskedUnits& units, const MaskedWeight&
     choose_one(matrix, [&](std::int64_t first, std::span<float> values) {
       cursor.read(weight.parameter, first, values);
     });
+}
+
+// Calls body(first, values) for each matrix of a weight in which absent elements are not all 0: its
+// first element, and its values with these made 0.
+template <class Body>
+void for_unclear(ModelSession& session, const MaskedUnits& units, const MaskedWeight& weight,
+                 StateCursor& cursor, Body&& body) {
+  const std::span<const std::uint8_t> mask = bytes_of(session.store().find(weight.mask));
+  const std::int64_t side = spec::mask_block(units.entry.pattern),
+                     lines = ceil_div(weight.rows, side), across = ceil_div(weight.columns, side);
+  std::vector<float> values(static_cast<std::size_t>(weight.rows * weight.columns));
+  for (std::int64_t matrix = 0; matrix < weight.matrices; ++matrix) {
+    const std::int64_t first = matrix * weight.rows * weight.columns;
+    cursor.read(weight.parameter, first, values);
+    bool has_others = false;
+    for (std::int64_t row = 0; row < weight.rows; ++row)
+      for (std::int64_t column = 0; column < weight.columns; ++column) {
+        const std::int64_t block = (matrix * lines + row / side) * across + column / side;
+        float& value = values[static_cast<std::size_t>(row * weight.columns + column)];
+        if (mask[static_cast<std::size_t>(block)] != 0 || value == 0) continue;
+        has_others = true;
+        value = 0;
+      }
+    if (has_others) body(first, values);
+  }
 }
 
 }  // namespace
@@ -153,6 +179,29 @@ std::vector<SparsityMetrics> SparseWeights::prepare(ModelSession& session,
                        .is_final = step == schedule.end});
   }
   return changed;
+}
+
+void SparseWeights::clear(ModelSession& session) const {
+  StateCursor cursor(session.store());
+  for (const MaskedUnits& units : units_)
+    for (const MaskedWeight& weight : units.weights)
+      for_unclear(session, units, weight, cursor,
+                  [&](std::int64_t first, std::span<const float> values) {
+                    cursor.write(weight.parameter, first, values);
+                  });
+  cursor.flush();
+}
+
+void SparseWeights::require_zeroes(ModelSession& session) const {
+  StateCursor cursor(session.store());
+  for (const MaskedUnits& units : units_)
+    for (const MaskedWeight& weight : units.weights)
+      for_unclear(session, units, weight, cursor, [&](std::int64_t first, auto&&) {
+        throw InvalidArgument(fmt::format(
+            "[sparsity] expected zeroes in '{}' where its mask is 0, as every step leaves them, "
+            "got others in matrix {}; the checkpoint was changed, resume from another one",
+            text(weight.parameter), first / (weight.rows * weight.columns)));
+      });
 }
 
 }  // namespace anabatic::train

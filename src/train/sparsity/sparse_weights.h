@@ -65,6 +65,12 @@ class SparseWeights {
   // entries.
   std::vector<SparsityMetrics> prepare(ModelSession& session, std::int64_t step) const;
 
+  // Makes absent weights 0 where an update does, before what is derived from them is made. A plan
+  // with final masks expects it (spec::OptimizerStep::kept).
+  void clear(ModelSession& session) const;
+  // InvalidArgument where an absent weight is not 0: a checkpoint that something else has changed.
+  void require_zeroes(ModelSession& session) const;
+
  private:
   std::vector<MaskedUnits> units_;
 };

@@ -176,7 +176,7 @@ struct BlockUpdate {
   const DynamicMap& map1 = signed_map();
   const DynamicMap& map2 = unsigned_map();
 
-  explicit BlockUpdate(const Arguments& args) : wide(args) {
+  BlockUpdate(const Arguments& args, bool has_bits_of_mask) : wide(args, has_bits_of_mask) {
     for (std::size_t i = 0; i < 2; ++i) {
       codes[i] = args.outputs[kFirstMoment + i].template as<std::uint8_t>();
       scales[i] = args.outputs[kFirstMoment + i].template scales<float>();

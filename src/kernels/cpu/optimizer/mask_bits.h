@@ -72,6 +72,51 @@ ANABATIC_INLINE std::uint8_t of_bytes(const std::uint8_t* mask) {
   return static_cast<std::uint8_t>((bytes & 0x0101010101010101u) * 0x0102040810204080u >> 56);
 }
 
+// Those of a call whose mask is for weights laid out in rows or panels as `state`, f32.
+inline Geometry geometry_of(const Arguments& args, const TensorView& mask,
+                            const TensorType& state) {
+  return {.mask = mask.as<const std::uint8_t>(),
+          .rows = state.dim(-2),
+          .columns = state.dim(-1),
+          .block = spec::mask_block(*spec::mask_of(*args.attributes)),
+          .mask_rows = mask.type->dim(-2),
+          .mask_columns = mask.type->dim(-1)};
+}
+
+// Most blocks along a row for for_present.
+inline constexpr std::int64_t kMostBlocks = 2048;
+
+// Calls body(first, last) for each block of each row of the elements [begin, end) of all matrices
+// that is present, in ascending order. The blocks of a line of the mask are listed once for all its
+// rows: branches on a mask would be foreseen badly.
+template <class Body>
+ANABATIC_INLINE void for_present(const Geometry& at, std::int64_t begin, std::int64_t end,
+                                 Body&& body) {
+  std::uint16_t blocks[kMostBlocks];
+  std::int64_t row = begin / at.columns;
+  for (std::int64_t i = begin; i < end;) {
+    const std::int64_t in_matrix = row % at.rows;
+    const std::uint8_t* const line = at.line(row / at.rows, in_matrix);
+    std::int64_t count = 0;
+    for (std::int64_t block = 0; block < at.mask_columns; ++block) {
+      blocks[count] = static_cast<std::uint16_t>(block);
+      count += line[block] != 0;
+    }
+    const std::int64_t next_line =
+        row + std::min(at.block - in_matrix % at.block, at.rows - in_matrix);
+    for (; row < next_line && i < end; ++row) {
+      const std::int64_t first = row * at.columns, from = i - first,
+                         to = std::min(end - first, at.columns);
+      for (std::int64_t n = 0; n < count; ++n) {
+        const std::int64_t column = blocks[n] * at.block;
+        const std::int64_t left = std::max(column, from), right = std::min(column + at.block, to);
+        if (left < right) body(first + left, first + right);
+      }
+      i = first + to;
+    }
+  }
+}
+
 // Calls body(first, last, is_present) for the blocks along `count` elements of a line.
 template <class Body>
 ANABATIC_INLINE void for_blocks(const std::uint8_t* line, std::int64_t block, std::int64_t count,
@@ -108,13 +153,8 @@ inline const std::uint8_t* expand_mask(const Arguments& args, const TensorView& 
                                        const TensorType& state) {
   auto* const bits = reinterpret_cast<std::uint8_t*>(args.workspace);
   device::ThreadTeam& team = *args.launch.team;
-  const std::int64_t block = spec::mask_block(*spec::mask_of(*args.attributes));
-  const mask_bits::Geometry at{.mask = mask.as<const std::uint8_t>(),
-                               .rows = state.dim(-2),
-                               .columns = state.dim(-1),
-                               .block = block,
-                               .mask_rows = mask.type->dim(-2),
-                               .mask_columns = mask.type->dim(-1)};
+  const mask_bits::Geometry at = mask_bits::geometry_of(args, mask, state);
+  const std::int64_t block = at.block;
   constexpr std::int64_t kBytes = 4096;
   const std::int64_t matrices = state.ndim() == 3 ? state.dim(0) : 1;
   if (is_panels(state.layout)) {

@@ -20,13 +20,28 @@ ANABATIC_INLINE Doubles to_doubles(const float* p) {
   return __builtin_convertvector(x, Doubles);
 }
 
-// The sum over the elements of one block, in double: those from `first` on of the bits of a mask,
-// where there are such.
+// Sums of squares in double, lanes apart.
+struct SquareSums {
+  Doubles sums[2] = {};
+
+  ANABATIC_INLINE void add(Floats values) {
+    constexpr int kHalf = kLanes / 2;
+    float lanes[kLanes];
+    store(lanes, values);
+    for (int half = 0; half < 2; ++half) {
+      const Doubles value = to_doubles(lanes + half * kHalf);
+      sums[half] += value * value;
+    }
+  }
+  double total() const { return sum_lanes(sums[0] + sums[1]); }
+};
+
+// The sum over the elements of one block: those from `first` on of the bits of a mask, where there
+// are such.
 template <class T>
 double sum_squares_of(const T* x, std::int64_t count, const std::uint8_t* bits,
                       std::int64_t first) {
-  constexpr int kHalf = kLanes / 2;
-  Doubles sums[2] = {};
+  SquareSums sums;
   for_lanes(0, count, [&](std::int64_t i, int n) {
     Floats values;
     if (bits == nullptr) {
@@ -36,15 +51,24 @@ double sum_squares_of(const T* x, std::int64_t count, const std::uint8_t* bits,
       if (!has_bits(kept)) return;  // nothing is read
       values = where(kept, load(x + i, n));
     }
-    float lanes[kLanes];
-    store(lanes, values);
-    for (int half = 0; half < 2; ++half) {
-      const Doubles value = to_doubles(lanes + half * kHalf);
-      sums[half] += value * value;
-    }
+    sums.add(values);
   });
-  return sum_lanes(sums[0] + sums[1]);
+  return sums.total();
 }
+
+// The same over what is present of elements [begin, end) of rows of whole vectors: the others would
+// add zeroes.
+template <class T>
+double sum_present_squares(const T* x, const mask_bits::Geometry& at, std::int64_t begin,
+                           std::int64_t end) {
+  SquareSums sums;
+  mask_bits::for_present(at, begin, end, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; i += kLanes) sums.add(load(x + i));
+  });
+  return sums.total();
+}
+
+bool has_mask(const Arguments& args) { return spec::mask_of(*args.attributes).has_value(); }
 
 // Elements of a parameter above which its second packing bypasses the caches: nothing reads it
 // before the rest of the update has passed through them.
@@ -54,7 +78,7 @@ constexpr std::int64_t kStreamedElements = std::int64_t{1} << 18;
 template <class Update, class To, bool kStreamed>
 void sweep(const Arguments& args, const TensorView& packed, const TensorView& transposed) {
   constexpr std::int64_t kColumns = 512;
-  const Update update(args);
+  const Update update(args, has_mask(args));
   const TensorView& parameter = args.outputs[0];
   const PanelShape shape = panel_shape(*packed.type), turned = panel_shape(*transposed.type);
   const std::int64_t rows = parameter.type->dim(-2), width = columns(parameter);
@@ -159,7 +183,7 @@ __attribute__((flatten)) void round_rows(const WeightGrid& grid, const float* pa
 template <class Update, class To, bool kStreamed>
 void sweep_panels(const Arguments& args, const TensorView* packed, const TensorView* transposed) {
   constexpr std::int64_t kTaskRows = 512, kRows = kGridRows;
-  const Update update(args);
+  const Update update(args, has_mask(args));
   const TensorType& type = *args.outputs[0].type;
   const std::size_t step = spec::optimizer_step_of(*args.attributes).step();
   const std::optional<WeightGrid> grid =
@@ -247,7 +271,7 @@ void run_alone(const Arguments& args) {
   using To = typename Update::Weight;
   if (is_panels(args.outputs[0].type->layout))
     return sweep_panels<Update, To, false>(args, nullptr, nullptr);
-  const Update update(args);
+  const Update update(args, has_mask(args));
   if constexpr (Update::kBlocks) {
     const std::int64_t rows = args.outputs[0].type->dim(-2), width = columns(args.outputs[0]);
     const std::int64_t bands = ceil_div(rows, kBlockSide);
@@ -277,9 +301,39 @@ void run_alone(const Arguments& args) {
   }
 }
 
+// Without packings, where what is absent is 0 already: a parameter in rows, whose present elements
+// alone are updated.
+template <class Update>
+void run_present(const Arguments& args, const spec::OptimizerStep& form) {
+  const TensorType& type = *args.outputs[0].type;
+  const mask_bits::Geometry at =
+      mask_bits::geometry_of(args, args.inputs[form.place_of_mask()], type);
+  const Update update(args, false);
+  const Stretch stretch =
+      stretch_of(type, *args.outputs[Update::kFirstMoment].type, *args.attributes);
+  args.launch.team->for_range(
+      stretch.end - stretch.begin, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+        mask_bits::for_present(
+            at, stretch.begin + begin, stretch.begin + end,
+            [&](std::int64_t first, std::int64_t last) { update.run_inline(first, last); });
+      });
+}
+
+// Whether run_present has this call: no packing, and no watch of the bytes that stay. Never with
+// moments in 8 bits.
+bool updates_present(const Arguments& args, const spec::OptimizerStep& form) {
+  if (form.kept == 0 || form.packs != spec::Packs::kNone || args.watch != nullptr) return false;
+  const TensorView& mask = args.inputs[form.place_of_mask()];
+  return !is_panels(args.outputs[0].type->layout) &&
+         !args.outputs[form.new_first_moment()].type->is_quantized() &&
+         spec::mask_block(*form.mask) % kBlockSide == 0 && columns(mask) <= mask_bits::kMostBlocks;
+}
+
 // With packings where the form has them.
 template <class Update>
 void run_form(const Arguments& args, const spec::OptimizerStep& form) {
+  if constexpr (!Update::kBlocks)
+    if (updates_present(args, form)) return run_present<Update>(args, form);
   if (form.packs == spec::Packs::kNone) return run_alone<Update>(args);
   const TensorView* last = &args.outputs[form.first_packing() + form.num_packings() - 1];
   const TensorView* packed = form.packs == spec::Packs::kBoth ? last - 1 : nullptr;
@@ -302,24 +356,33 @@ void run_rule(const Arguments& args, const spec::OptimizerStep& form) {
     run_form<Update<Rule, kSplit, false>>(args, form);
 }
 
-// The sum over stored elements [begin, end), of those in the bits where there are such.
-// `workspace`: a double of each block.
-double sum_squares_of(const Arguments& args, const TensorView& gradient, std::int64_t begin,
-                      std::int64_t end, const std::uint8_t* bits, std::byte* workspace) {
-  const std::int64_t num_blocks = ceil_div(end - begin, kElementBlock);
+// The sum of body(x, begin, end) over `count` elements, a block at a time. `workspace`: a double of
+// each block.
+template <class Body>
+double sum_blocks(const Arguments& args, const TensorView& gradient, std::int64_t count,
+                  std::byte* workspace, Body&& body) {
+  const std::int64_t num_blocks = ceil_div(count, kElementBlock);
   auto* partials = reinterpret_cast<double*>(workspace);
   with_float_type(gradient.type->dtype, [&]<class T>(T*) {
-    const T* x = gradient.as<const T>() + begin;
+    const T* x = gradient.as<const T>();
     args.launch.team->for_range(num_blocks, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t block = first; block < last; ++block)
-        partials[block] = sum_squares_of(
-            x + block * kElementBlock, std::min(kElementBlock, end - begin - block * kElementBlock),
-            bits, begin + block * kElementBlock);
+        partials[block] =
+            body(x, block * kElementBlock, std::min(count, (block + 1) * kElementBlock));
     });
   });
   double sum = 0;
   for (std::int64_t block = 0; block < num_blocks; ++block) sum += partials[block];
   return sum;
+}
+
+// That over stored elements [begin, end), of those in the bits where there are such.
+double sum_squares_of(const Arguments& args, const TensorView& gradient, std::int64_t begin,
+                      std::int64_t end, const std::uint8_t* bits, std::byte* workspace) {
+  return sum_blocks(args, gradient, end - begin, workspace,
+                    [&](const auto* x, std::int64_t first, std::int64_t last) {
+                      return sum_squares_of(x + (begin + first), last - first, bits, begin + first);
+                    });
 }
 
 }  // namespace
@@ -329,6 +392,16 @@ void sum_squares(const Arguments& args) {
   const std::int64_t count = stored_elements(*x.type);
   if (args.inputs.size() == 1) {
     *args.outputs[0].as<double>() = sum_squares_of(args, x, 0, count, nullptr, args.workspace);
+    return;
+  }
+  const mask_bits::Geometry at = mask_bits::geometry_of(args, args.inputs[1], *x.type);
+  if (!is_panels(x.type->layout) && at.block % kLanes == 0 && at.columns % kLanes == 0 &&
+      at.mask_columns <= mask_bits::kMostBlocks) {
+    *args.outputs[0].as<double>() =
+        sum_blocks(args, x, count, args.workspace,
+                   [&](const auto* values, std::int64_t first, std::int64_t last) {
+                     return sum_present_squares(values, at, first, last);
+                   });
     return;
   }
   const std::uint8_t* bits = expand_mask(args, args.inputs[1], *x.type);
@@ -357,7 +430,7 @@ void sum_squares_of_parts(const Arguments& args) {
 void optimizer_step(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
   const spec::OptimizerStep form = spec::optimizer_step_of(*args.attributes);
-  if (form.mask)
+  if (form.mask && !updates_present(args, form))
     expand_mask(args, args.inputs[form.place_of_mask()], *args.inputs[form.gradient()].type);
   with_rule(form.rule, [&]<class Rule>(Rule*) {
     form.is_split ? run_rule<Rule, true>(args, form) : run_rule<Rule, false>(args, form);

@@ -122,7 +122,8 @@ struct Update {
   const std::uint8_t* bits;  // of the mask, by f32 elements as they lie; null: all are present
   RoundingKey key{};
 
-  explicit Update(const Arguments& args)
+  // `has_bits_of_mask`: the workspace begins with those of expand_mask.
+  Update(const Arguments& args, bool has_bits_of_mask)
       : rule(*args.attributes,
              *args.inputs[kPlaces<kSplit>.learning_rate()].template as<const float>(),
              step_of(args)) {
@@ -140,8 +141,7 @@ struct Update {
     }
     clip = *args.inputs[kAt.clip_factor()].template as<const float>();
     finite = std::isfinite(clip);
-    bits = spec::mask_of(*args.attributes) ? reinterpret_cast<const std::uint8_t*>(args.workspace)
-                                           : nullptr;
+    bits = has_bits_of_mask ? reinterpret_cast<const std::uint8_t*>(args.workspace) : nullptr;
     if (kHalf) key = rounding_key(spec::get_int(*args.attributes, "stream"), step_of(args));
   }
 
@@ -182,6 +182,10 @@ struct Update {
   // element 0 is the others' `moments_begin`; `copy`, unless null, gets the parameter as bf16.
   __attribute__((noinline)) void run(std::int64_t begin, std::int64_t end, BFloat16* copy = nullptr,
                                      std::int64_t moments_begin = 0) const {
+    run_inline(begin, end, copy, moments_begin);
+  }
+  ANABATIC_INLINE void run_inline(std::int64_t begin, std::int64_t end, BFloat16* copy = nullptr,
+                                  std::int64_t moments_begin = 0) const {
     for_lanes(begin, end, [&](std::int64_t i, int n) {
       const std::int64_t at = i - moments_begin;
       Floats p = load(weight + i, n), m = load(moments[0] + at, n), v = load(moments[1] + at, n);

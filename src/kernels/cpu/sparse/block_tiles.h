@@ -424,7 +424,7 @@ struct BlockTiles {
   }
 
   static void gradient(const BlockGradient& g, Int panel, std::byte* workspace) {
-    if (!g.accumulate) clear_absent(g, panel);
+    if (!g.accumulate && !g.leaves_absent) clear_absent(g, panel);
     if (g.offsets[panel] == g.offsets[panel + 1] || (g.accumulate && g.rows == 0)) return;
     const Int first = panel * kSide, rows = smaller<Int>(kSide, g.out - first);
     const Int units = units_of(g.rows);

@@ -27,7 +27,8 @@ struct BlockProduct {
   std::int64_t sum_terms = 512;  // a multiple of side
 };
 
-// dW[out, in] (+)= dyᵀ · x over `rows`, of present blocks alone. With `=` the others become zero.
+// dW[out, in] (+)= dyᵀ · x over `rows`, of present blocks alone. With `=` the others become zero,
+// or stay as they are.
 struct BlockGradient {
   std::int64_t side = 32;
   std::int64_t rows = 0, out = 0, in = 0;
@@ -36,7 +37,7 @@ struct BlockGradient {
   const std::int32_t* offsets = nullptr;
   const std::int32_t* steps = nullptr;
   float* dw = nullptr;  // row-major
-  bool accumulate = false;
+  bool accumulate = false, leaves_absent = false;
   std::int64_t sum_terms = 512;   // an even number
   std::byte* x_panels = nullptr;  // x as `pack` packs it, 64-byte aligned
   bool streams = false;           // dW is not read again before it has left the caches

@@ -111,6 +111,7 @@ void run_weight_gradient(const GemmEngine& gemm_engine, const Arguments& args) {
   const BlockGradient shape = [&] {
     BlockGradient result = gradient_shape(layout, dtype, sum_terms(gemm_engine, dtype, true));
     result.accumulate = adds(args, 0);
+    result.leaves_absent = spec::get_bool_or(*args.attributes, "present_only", false);
     result.streams = args.prepared != nullptr;
     return result;
   }();
