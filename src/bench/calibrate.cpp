@@ -189,14 +189,16 @@ std::map<std::string, std::array<OpTimes, kSizes.size()>> sparse_times(
                                        {"weight_gradient", "_weight_gradient"}};
   std::map<std::string, std::array<OpTimes, kSizes.size()>> times;
   for (const char* precision : {"fp32", "bf16"})
-    for (const std::string pattern : {"block32", "block16", "unstructured"})
+    for (const std::string pattern : {"block32", "block16", "2:4", "unstructured"})
       for (const char* experts : {"0", "4"})
         for (std::size_t size = 0; size < kRows.size(); ++size) {
           run.train.precision = precision;
           Settings settings({{"pattern", pattern},
                              {"experts", experts},
                              {"rows", kRows[size]},
-                             {"density", pattern == "unstructured" ? "0.1" : "0.25"},
+                             {"density", pattern == "unstructured" ? "0.1"
+                                         : pattern == "2:4"        ? "0.5"
+                                                                   : "0.25"},
                              {"in", "512"},
                              {"out", "768"}});
           const std::unique_ptr<Benchmark> benchmark =
@@ -212,7 +214,7 @@ std::map<std::string, std::array<OpTimes, kSizes.size()>> sparse_times(
               const Part& part = benchmark->parts()[i];
               if (part.name != direction.part) continue;
               // What stays dense has the price of others.
-              if (pattern == "unstructured" && part.name == "weight_gradient") continue;
+              if (!pattern.starts_with("block") && part.name == "weight_gradient") continue;
               double least = rounds[0][i];
               for (const std::vector<double>& seconds : rounds) least = std::min(least, seconds[i]);
               const std::string key =

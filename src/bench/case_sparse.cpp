@@ -32,8 +32,26 @@ struct SparseSizes {
   }
 };
 
+// Two of four in each row and column of each tile of 4 x 4: row r has columns r + first and
+// r + second, modulo 4.
+std::vector<std::uint8_t> draw_two_of_four(const SparseSizes& sizes) {
+  std::vector<std::uint8_t> mask(
+      static_cast<std::size_t>(sizes.num_matrices() * sizes.out * sizes.in), 0);
+  const std::int64_t across = sizes.in / 4, tiles = sizes.num_matrices() * sizes.out / 4 * across;
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    const std::uint64_t bits = random_bits(0, stream_of("mask"), static_cast<std::uint64_t>(tile));
+    const std::uint64_t first = bits % 4, second = first + 1 + bits / 4 % 3;
+    for (std::int64_t r = 0; r < 4; ++r)
+      for (const std::uint64_t place : {first, second})
+        mask[static_cast<std::size_t>((tile / across * 4 + r) * sizes.in + tile % across * 4 +
+                                      (r + static_cast<std::int64_t>(place)) % 4)] = 1;
+  }
+  return mask;
+}
+
 // 1 for the present blocks of each matrix, drawn at random.
 std::vector<std::uint8_t> draw_mask(const SparseSizes& sizes) {
+  if (sizes.pattern == spec::SparsityPattern::kTwoOfFour) return draw_two_of_four(sizes);
   const auto blocks = static_cast<std::size_t>(sizes.num_blocks());
   std::vector<std::uint8_t> mask(blocks * static_cast<std::size_t>(sizes.num_matrices()), 0);
   std::vector<std::size_t> order(blocks);
@@ -82,8 +100,8 @@ GraphCase sparse_case(const SparseSizes& sizes, std::int64_t num_tokens) {
   const auto bytes = [&](double of_weights) {
     return activations + of_weights * matrices * elements;
   };
-  // That of unstructured weights stays dense.
-  const double of_gradient = sizes.pattern == spec::SparsityPattern::kUnstructured ? 1 : share;
+  // That of weights that are not in blocks stays dense.
+  const double of_gradient = spec::mask_block(sizes.pattern) == 1 ? 1 : share;
   // Absent elements of a weight gradient are written as zeroes.
   const double read = bytes(sizes.element * share), written = bytes(4);
   const double dense_read = bytes(sizes.element);
@@ -106,7 +124,10 @@ GraphCase sparse_case(const SparseSizes& sizes, std::int64_t num_tokens) {
   made.graph.states.back().pattern = sizes.pattern;
   made.masks[spec::state_name(ir::StateRole::kMask, kWeight)] = mask;
   made.sparsity = {
-      .entries = {{.pattern = sizes.pattern, .density = sizes.density, .threshold = 0}},
+      .entries = {{.pattern = sizes.pattern,
+                   .density = sizes.density,
+                   .threshold = 0,
+                   .is_transposable = sizes.pattern == spec::SparsityPattern::kTwoOfFour}},
       .is_final = true};
   const std::int64_t side = spec::mask_block(sizes.pattern);
   made.value = [sizes, side, mask, value = std::move(made.value)](std::string_view name,
@@ -125,7 +146,7 @@ GraphCase sparse_case(const SparseSizes& sizes, std::int64_t num_tokens) {
 
 std::unique_ptr<Benchmark> make_sparse(const train::RunConfig& run, Settings& settings,
                                        bool accumulate) {
-  const std::string word = settings.word("pattern", {"block32", "block16", "unstructured"});
+  const std::string word = settings.word("pattern", {"block32", "block16", "2:4", "unstructured"});
   const SparseSizes sizes{.rows = settings.integer("rows", 1024),
                           .in = settings.integer("in", 512),
                           .out = settings.integer("out", 1536),
@@ -133,6 +154,11 @@ std::unique_ptr<Benchmark> make_sparse(const train::RunConfig& run, Settings& se
                           .pattern = *spec::sparsity_pattern_from_string(word),
                           .density = settings.number("density", 0.25, 1e-6, 1),
                           .element = train::uses_bf16(run) ? 2.0 : 4.0};
+  if (sizes.pattern == spec::SparsityPattern::kTwoOfFour)
+    for (const auto& [name, size] : {std::pair{"in", sizes.in}, {"out", sizes.out}})
+      ANABATIC_REQUIRE(size % 4 == 0,
+                       "[bench] {}: expected a multiple of 4 for 2:4, got {}; {} is one", name,
+                       size, round_up(size, std::int64_t{4}));
   return make_graph_benchmark(
       run, [=](std::int64_t first) { return sparse_case(sizes, first > 0 ? first : sizes.rows); },
       accumulate);

@@ -31,7 +31,7 @@ constexpr std::array<SettingHelp, 30> kSettings{
      {"mib", "exchange: its size in MiB; 0 is 1, 16 and 64 in turn"},
      {"op", "norm: the op, one of rms_norm, residual, rope, swiglu, dropout and gather"},
      {"out", "gemm, optimizer, sparse: rows of the weight"},
-     {"pattern", "sparse: block32, block16 or unstructured"},
+     {"pattern", "sparse: block32, block16, 2:4 or unstructured"},
      {"ranks", "exchange: number of ranks, as threads; under mpirun that of its processes"},
      {"rows", "gemm, norm, sparse: rows of the activation"},
      {"sequence", "attention, step: tokens of a sequence"},

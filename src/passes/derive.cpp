@@ -75,11 +75,11 @@ ir::ValueId add_sparse_derivation(ir::GraphBuilder& builder, ir::ValueId primary
     attributes["kept"] = type.dim(-2);
     return builder.add1("pack_sparse", {primary, from}, std::move(attributes));
   }
-  const spec::SparseLayout layout =
-      spec::sparse_layout(pattern, weight.dim(-2), weight.dim(-1), 0, transposed);
+  const spec::SparseLayout layout = spec::sparse_layout_by_index(
+      pattern, weight.dim(transposed ? -1 : -2), weight.dim(transposed ? -2 : -1), type.dim(-1));
   attributes["rows"] = weight.dim(-2);
   attributes["columns"] = weight.dim(-1);
-  attributes["kept"] = type.dim(-1) - layout.panels() - 1;
+  attributes["kept"] = layout.kept;
   return builder.add1("sparse_index", {from}, std::move(attributes));
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "anabatic/error.h"
+#include "base/philox.h"
 #include "ops/kernel_runner.h"
 #include "ops/sparse/sparse_linear.h"
 #include "ops/table.h"
@@ -46,6 +47,11 @@ const Case kCases[] = {
     {"ManyRows", SparsityPattern::kBlock32, {1300}, 64, 32, 1, false},
     {"SmallBlocks", SparsityPattern::kBlock16, {50, 0, 31}, 80, 48, 7},
     {"SmallBlocksOfOddSides", SparsityPattern::kBlock16, {19}, 50, 1100, 90, false},
+    {"TwoOfFour", SparsityPattern::kTwoOfFour, {30, 0, 7}, 64, 96, 0},
+    {"TwoOfFourOfOddSides", SparsityPattern::kTwoOfFour, {0, 61, 3}, 36, 44, 0},
+    {"TwoOfFourInDeepSums", SparsityPattern::kTwoOfFour, {13, 2}, 1060, 2100, 0},
+    {"TwoOfFourManyRows", SparsityPattern::kTwoOfFour, {301}, 100, 64, 0, false},
+    {"TwoOfFourOnce", SparsityPattern::kTwoOfFour, {1}, 4, 4, 0, false},
 };
 
 struct Sparse {
@@ -71,6 +77,19 @@ struct Sparse {
                     .recipe = "mask",
                     .options = {std::to_string(of.kept)}}};
     mask = make_call(file, line, "f32", Regime::kBounded, 40).inputs[0];
+    if (of.pattern == SparsityPattern::kTwoOfFour) choose_two_of_four();
+  }
+
+  // In each row and column of each tile of 4 x 4.
+  void choose_two_of_four() {
+    for (std::int64_t i = 0; i < mask.type.num_elements(); ++i) {
+      const std::int64_t row = i / of.in, column = i % of.in;
+      const std::uint64_t bits =
+          random_bits(40, 5, static_cast<std::uint64_t>(row / 4 * of.in + column / 4));
+      const std::uint64_t place =
+          (static_cast<std::uint64_t>(column - row + of.out * 4) + bits) % 4;
+      mask.data[static_cast<std::size_t>(i)] = place == 0 || place == 1 + bits / 4 % 3 ? 1 : 0;
+    }
   }
 
   SparseLayout layout(bool transposed) const {
@@ -81,7 +100,7 @@ struct Sparse {
   Values index(bool transposed) const {
     return result({"sparse_index",
                    {{"columns", of.in},
-                    {"kept", of.kept},
+                    {"kept", layout(transposed).kept},
                     {"pattern", pattern()},
                     {"rows", of.out},
                     {"transposed", transposed}},
@@ -91,7 +110,7 @@ struct Sparse {
   Values values(bool transposed) const {
     return result({"pack_sparse",
                    {{"dtype", std::string(to_string(dtype))},
-                    {"kept", of.kept},
+                    {"kept", layout(transposed).kept},
                     {"pattern", pattern()},
                     {"transposed", transposed}},
                    {weight, index(transposed)},
@@ -204,6 +223,7 @@ TEST_P(SparseProducts, HaveTheBitsOfTheMaskedDenseOnes) {
 
 TEST_P(SparseProducts, HaveWeightGradientsOfPresentBlocksWithTheBitsOfTheDenseOnes) {
   const Sparse& s = sparse_;
+  if (s.of.pattern == SparsityPattern::kTwoOfFour) return;  // those of 2:4 are dense
   const OpCall got =
       s.call("sparse_linear_weight_gradient", "grouped_sparse_linear_weight_gradient",
              {{"pattern", s.pattern()}}, {s.x, s.dy, s.index(false)}, s.weight.type);
@@ -216,6 +236,7 @@ TEST_P(SparseProducts, HaveWeightGradientsOfPresentBlocksWithTheBitsOfTheDenseOn
 
 TEST_P(SparseProducts, HaveWeightGradientsThatLeaveWhatIsAbsentAsItIs) {
   const Sparse& s = sparse_;
+  if (s.of.pattern == SparsityPattern::kTwoOfFour) return;
   const OpCall whole =
       s.call("sparse_linear_weight_gradient", "grouped_sparse_linear_weight_gradient",
              {{"pattern", s.pattern()}}, {s.x, s.dy, s.index(false)}, s.weight.type);
@@ -289,6 +310,25 @@ TEST(SparseIndex, RefusesAMaskThatKeepsAnotherNumberOfBlocks) {
                     {ops::sparse_index_type(s.weight.type, s.layout(false))}};
   for (const std::string& error : errors_of(call))
     EXPECT_EQ(error, "[sparse_index] expected 6 present blocks in matrix 0 of the mask, got 12");
+}
+
+TEST(SparseIndex, RefusesAMaskThatIsNotTwoOfFour) {
+  Sparse s(kCases[10], kBf16);
+  ASSERT_EQ(s.of.pattern, SparsityPattern::kTwoOfFour);
+  for (std::size_t k = 4; k < 8; ++k) s.mask.data[k] = k < 7 ? 1 : 0;
+  const OpCall call{"sparse_index",
+                    {{"columns", s.of.in},
+                     {"kept", s.layout(false).kept},
+                     {"pattern", s.pattern()},
+                     {"rows", s.of.out},
+                     {"transposed", false}},
+                    {s.mask},
+                    {ops::sparse_index_type(s.weight.type, s.layout(false))}};
+  const std::vector<std::string> errors = errors_of(call);
+  EXPECT_GT(errors.size(), 1u);
+  for (const std::string& error : errors)
+    EXPECT_EQ(error,
+              "[sparse_index] expected two present weights of each four, got 3 in matrix 0, row 0");
 }
 
 }  // namespace

@@ -23,15 +23,40 @@ TensorType widened(const TensorType& type) {
   return wide;
 }
 
+// The weights of 2:4, which in 16 bits may be turned.
+void unpair_fours(OpCall& call, const std::vector<double>& pairs) {
+  const std::int64_t panels = call.inputs[1].type.dim(-2), lines = spec::kTwoOfFourLines,
+                     groups = call.inputs[0].type.dim(1) / 4,
+                     matrices = call.inputs[1].type.num_elements() / (panels * groups * 2 * lines);
+  spec::SparseLayout layout =
+      spec::sparse_layout(spec::SparsityPattern::kTwoOfFour, panels * lines, 4 * groups, 0, false);
+  for (std::int64_t matrix = 0; matrix < matrices; ++matrix)
+    for (std::int64_t line = 0; line < panels * lines; ++line)
+      for (std::int64_t group = 0; group < groups; ++group) {
+        const auto byte = static_cast<std::int64_t>(call.inputs[2].data[static_cast<std::size_t>(
+            matrix * layout.index_size() + spec::place_byte(layout, line, group))]);
+        const std::int64_t places = byte >> spec::place_bit(group) & 15;
+        const bool is_turned = spec::is_pair_turned(places & 3, places >> 2);
+        const std::int64_t first = (matrix * panels + line / lines) * layout.block_size();
+        for (const std::int64_t n : {0, 1})
+          call.inputs[1]
+              .data[static_cast<std::size_t>(first + spec::place_in_panel(false, line, group, n))] =
+              pairs[static_cast<std::size_t>(
+                  first + spec::place_in_panel(true, line, group, is_turned ? 1 - n : n))];
+      }
+}
+
 // Values of sparse weights in 16 bits lie in pairs of the depth, and wider ones do not.
 void unpair_values(OpCall& call) {
   if (!call.op.starts_with("sparse_linear") && !call.op.starts_with("grouped_sparse_linear"))
     return;
   if (call.op.ends_with("weight_gradient") || size_bytes(call.inputs[1].type.dtype) != 2) return;
-  const std::int64_t side = spec::mask_block(
-      *spec::sparsity_pattern_from_string(spec::get_string(call.attributes, "pattern")));
+  const auto pattern =
+      *spec::sparsity_pattern_from_string(spec::get_string(call.attributes, "pattern"));
+  const std::int64_t side = spec::mask_block(pattern);
   std::vector<double>& data = call.inputs[1].data;
   const std::vector<double> pairs = data;
+  if (pattern == spec::SparsityPattern::kTwoOfFour) return unpair_fours(call, pairs);
   const std::int64_t block = side * side;
   for (std::int64_t first = 0; first < static_cast<std::int64_t>(data.size()); first += block)
     for (std::int64_t line = 0; line < side; ++line)

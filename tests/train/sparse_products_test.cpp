@@ -36,7 +36,8 @@ RunConfig sparse_run(const std::filesystem::path& folder, SparsityPattern patter
                            .pattern = pattern,
                            .density = 0.5,
                            .schedule = {.begin = 1, .end = 3, .every = 2},
-                           .threshold = threshold}};
+                           .threshold = threshold,
+                           .is_transposable = pattern == SparsityPattern::kTwoOfFour}};
   return run;
 }
 
@@ -63,6 +64,14 @@ TEST(SparseProducts, ReadWhatIsPresentInAllDirections) {
                          "sparse_linear_weight_gradient", "pack_sparse"})
     EXPECT_GT(count(run, op), 0) << op;
   EXPECT_EQ(count(run, "grouped_linear"), 0);
+  // Forward and input gradient of 2:4, and the weight gradient dense.
+  RunConfig fours = sparse_run(folder.path(), SparsityPattern::kTwoOfFour);
+  for (const char* op : {"grouped_sparse_linear_input_gradient", "sparse_linear_input_gradient"})
+    EXPECT_GT(count(fours, op), 0) << op;
+  EXPECT_EQ(count(fours, "sparse_linear_weight_gradient"), 0);
+  fours.sparsity.weights[0].is_transposable = false;
+  EXPECT_GT(count(fours, "grouped_sparse_linear"), 0);
+  EXPECT_EQ(count(fours, "sparse_linear_input_gradient"), 0);
   EXPECT_EQ(count(with_dense_products(run), "sparse"), 0);
   // A threshold that zeroes do not reach.
   EXPECT_EQ(count(sparse_run(folder.path(), SparsityPattern::kBlock16, 0.6), "sparse"), 0);
@@ -76,7 +85,9 @@ TEST(SparseProducts, GiveRunsTheBitsOfDenseOnes) {
   };
   for (const Form& form : {Form{SparsityPattern::kBlock16, "bf16", 2},
                            {SparsityPattern::kBlock32, "bf16", 1},
-                           {SparsityPattern::kBlock16, "fp32", 1}}) {
+                           {SparsityPattern::kBlock16, "fp32", 1},
+                           {SparsityPattern::kTwoOfFour, "bf16", 2},
+                           {SparsityPattern::kTwoOfFour, "fp32", 1}}) {
     SCOPED_TRACE(fmt::format("{} {}", to_string(form.pattern), form.precision));
     const TemporaryDirectory sparse, dense;
     const auto run_in = [&](const TemporaryDirectory& folder) {
@@ -90,14 +101,16 @@ TEST(SparseProducts, GiveRunsTheBitsOfDenseOnes) {
 }
 
 TEST(SparseProducts, GiveRunsTheirBitsWhateverThePlan) {
-  const TemporaryDirectory folder;
-  const std::string want = trained_bytes(sparse_run(folder.path(), SparsityPattern::kBlock16));
-  for (const PlanChange& change : plan_changes()) {
-    SCOPED_TRACE(change.name);
-    const TemporaryDirectory own;
-    RunConfig run = sparse_run(own.path(), SparsityPattern::kBlock16);
-    change.apply(run);
-    EXPECT_TRUE(trained_bytes(run) == want);
+  for (const auto pattern : {SparsityPattern::kBlock16, SparsityPattern::kTwoOfFour}) {
+    const TemporaryDirectory folder;
+    const std::string want = trained_bytes(sparse_run(folder.path(), pattern));
+    for (const PlanChange& change : plan_changes()) {
+      SCOPED_TRACE(fmt::format("{} {}", to_string(pattern), change.name));
+      const TemporaryDirectory own;
+      RunConfig run = sparse_run(own.path(), pattern);
+      change.apply(run);
+      EXPECT_TRUE(trained_bytes(run) == want);
+    }
   }
 }
 

@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/gemm_block.h"
-#include "kernels/cpu/sparse/block_tiles.h"
+#include "kernels/cpu/sparse/two_of_four_tiles.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -43,6 +43,16 @@ struct Avx2 {
   }
   static Vector load_sums(const float* from) { return _mm256_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm256_storeu_ps(to, value); }
+
+  // Four elements of a row, in each 16 bytes; for each line one of them.
+  using Control = __m256i;
+  static Packed broadcast_four(const float* from) {
+    return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(from));
+  }
+  static Control load_control(const std::uint32_t* from) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+  }
+  static Packed pick(Packed four, Control control) { return _mm256_permutevar_ps(four, control); }
 
   static void stream(float* to, const float* from) {
     _mm256_stream_ps(to, _mm256_load_ps(from));

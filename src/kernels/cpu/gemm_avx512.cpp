@@ -3,7 +3,7 @@
 
 #if defined(__AVX512F__)
 #include "kernels/cpu/gemm_block.h"
-#include "kernels/cpu/sparse/block_tiles.h"
+#include "kernels/cpu/sparse/two_of_four_tiles.h"
 #include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu {
@@ -36,6 +36,14 @@ struct Avx512 {
   static Vector multiply_add(Vector sum, Packed a, Packed b) { return _mm512_fmadd_ps(a, b, sum); }
   static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
+
+  // Four elements of a row, in each 16 bytes; for each line one of them.
+  using Control = __m512i;
+  static Packed broadcast_four(const float* from) {
+    return _mm512_broadcast_f32x4(_mm_loadu_ps(from));
+  }
+  static Control load_control(const std::uint32_t* from) { return _mm512_load_si512(from); }
+  static Packed pick(Packed four, Control control) { return _mm512_permutevar_ps(four, control); }
 
   static void stream(float* to, const float* from) { stream_words(to, from); }
   static void end_stream() { _mm_sfence(); }

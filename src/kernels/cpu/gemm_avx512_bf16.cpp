@@ -3,7 +3,7 @@
 
 #if defined(__AVX512BF16__)
 #include "kernels/cpu/gemm_block.h"
-#include "kernels/cpu/sparse/block_tiles.h"
+#include "kernels/cpu/sparse/two_of_four_tiles.h"
 #include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu {
@@ -27,6 +27,31 @@ struct Avx512Bf16 : PairWords {
   }
   static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
+
+  // Four elements of a row, in each 8 bytes; for each line the bytes of two of them.
+  using Control = __m512i;
+  static Packed broadcast_four(const Unit* from) {
+    long long four;
+    __builtin_memcpy(&four, from, sizeof four);
+    return _mm512_set1_epi64(four);
+  }
+  static Control load_control(const std::uint32_t* from) { return _mm512_load_si512(from); }
+  static Packed pick(Packed four, Control control) { return _mm512_shuffle_epi8(four, control); }
+  // The controls of sixteen lines, by four bits of a byte each. The odd element of a pair is the
+  // one that a dense product adds first.
+  static void controls_of_pairs(std::uint32_t* to, const std::uint8_t* places, int shift) {
+    constexpr auto of = [](int low, int high) {
+      return static_cast<int>(0x01000100u + 0x0202u * static_cast<unsigned>(low) +
+                              (0x0202u * static_cast<unsigned>(high) << 16));
+    };
+    const __m512i table = _mm512_setr_epi32(
+        0, of(0, 1), of(2, 0), of(3, 0), of(0, 1), 0, of(2, 1), of(3, 1), of(2, 0), of(2, 1), 0,
+        of(2, 3), of(3, 0), of(3, 1), of(2, 3), 0);  // at first + 4 second, or the other way round
+    const __m512i bytes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(places)));
+    const __m512i at = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(shift));
+    _mm512_store_si512(to, _mm512_permutexvar_epi32(at, table));
+  }
 };
 
 constexpr GemmEngine kEngine{

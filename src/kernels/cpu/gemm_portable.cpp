@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/gemm_block.h"
-#include "kernels/cpu/sparse/block_tiles.h"
+#include "kernels/cpu/sparse/two_of_four_tiles.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -38,6 +38,14 @@ struct Portable {
     return value;
   }
   static void store_sums(float* to, Vector value) { __builtin_memcpy(to, &value, sizeof value); }
+
+  // Four elements of a row; for each line one of them.
+  using Control = Words;
+  static Packed broadcast_four(const float* from) { return load_sums(from); }
+  static Control load_control(const std::uint32_t* from) {
+    return *reinterpret_cast<const Words*>(from);
+  }
+  static Packed pick(Packed four, Control control) { return __builtin_shuffle(four, control); }
 
   static void stream(float* to, const float* from) {
     __builtin_memcpy(to, from, kPanel * sizeof(float));

@@ -85,9 +85,6 @@ Support supports_packing(const spec::Problem& problem) {
 }
 // The blocks of a sparse weight in f32, in f32 or bf16.
 Support supports_sparse_packing(const spec::Problem& problem) {
-  const auto pattern =
-      spec::sparsity_pattern_from_string(spec::get_string(*problem.attributes, "pattern"));
-  if (*pattern == spec::SparsityPattern::kTwoOfFour) return no("expected blocks or unstructured");
   if (problem.inputs[0].dtype != DType::kFloat32)
     return no(fmt::format("expected f32, got {}", to_string(problem.inputs[0])));
   if (const DType to = problem.outputs[0].dtype; to != DType::kFloat32 && to != DType::kBFloat16)

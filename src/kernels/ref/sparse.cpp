@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of the present blocks of sparse weights, and their layout: spec/sparse_layout.h.
+#include <array>
 #include <vector>
 
 #include "base/error.h"
@@ -18,10 +19,7 @@ spec::SparsityPattern pattern_of(const Arguments& args) {
 
 SparseLayout layout_of(const Arguments& args, const TensorView& index, std::int64_t lines,
                        std::int64_t depth) {
-  SparseLayout layout{
-      .side = spec::mask_block(pattern_of(args)), .lines = lines, .depth = depth, .kept = 0};
-  layout.kept = columns(index) - layout.panels() - 1;
-  return layout;
+  return spec::sparse_layout_by_index(pattern_of(args), lines, depth, columns(index));
 }
 
 // Calls body(panel, step, block) for the present blocks of matrix `group`, in their order.
@@ -45,6 +43,24 @@ void for_blocks(const TensorView& index, const SparseLayout& layout, std::int64_
   }
 }
 
+// Calls body(line, k, place in the values of all panels) for the weights of 2:4 in matrix `group`.
+template <class Body>
+void for_fours(const TensorView& index, const SparseLayout& layout, bool has_16_bits,
+               std::int64_t group, Body&& body) {
+  for (std::int64_t line = 0; line < layout.lines; ++line)
+    for (std::int64_t four = 0; four < layout.depth / 4; ++four) {
+      const std::int64_t at = group * layout.index_size() + spec::place_byte(layout, line, four);
+      const auto places = index.as<const std::uint8_t>()[at] >> spec::place_bit(four);
+      const std::int64_t first = places & 3, second = places >> 2 & 3;
+      const bool is_turned = has_16_bits && spec::is_pair_turned(first, second);
+      const std::int64_t panel = group * layout.kept + line / layout.side;
+      for (const bool is_second : {false, true})
+        body(line, 4 * four + (is_second ? second : first),
+             panel * layout.block_size() +
+                 spec::place_in_panel(has_16_bits, line, four, is_second != is_turned ? 1 : 0));
+    }
+}
+
 // Rows [begin, end) of the first operand times matrix `group`.
 void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t group) {
   const TensorView &x = args.inputs[0], &values = args.inputs[1], &index = args.inputs[2],
@@ -56,16 +72,23 @@ void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::
   thread_local std::vector<double> sums;  // takes nothing from the heap after the first call
   for (std::int64_t t = begin; t < end; ++t) {
     sums.assign(static_cast<std::size_t>(lines), 0.0);
-    for_blocks(
-        index, layout, group, [&](std::int64_t panel, std::int64_t step, std::int64_t block) {
-          const std::int64_t n0 = panel * layout.side, k0 = step * layout.side;
-          for (std::int64_t n = n0; n < std::min(lines, n0 + layout.side); ++n)
-            for (std::int64_t k = k0; k < std::min(depth, k0 + layout.side); ++k)
-              sums[static_cast<std::size_t>(n)] +=
-                  load(x, t * depth + k) *
-                  load(values, (group * layout.kept + block) * layout.block_size() +
-                                   spec::place_in_block(layout.side, has_16_bits, n - n0, k - k0));
-        });
+    if (layout.is_two_of_four) {
+      for_fours(index, layout, has_16_bits, group,
+                [&](std::int64_t n, std::int64_t k, std::int64_t at) {
+                  sums[static_cast<std::size_t>(n)] += load(x, t * depth + k) * load(values, at);
+                });
+    } else
+      for_blocks(index, layout, group,
+                 [&](std::int64_t panel, std::int64_t step, std::int64_t block) {
+                   const std::int64_t n0 = panel * layout.side, k0 = step * layout.side;
+                   for (std::int64_t n = n0; n < std::min(lines, n0 + layout.side); ++n)
+                     for (std::int64_t k = k0; k < std::min(depth, k0 + layout.side); ++k)
+                       sums[static_cast<std::size_t>(n)] +=
+                           load(x, t * depth + k) *
+                           load(values,
+                                (group * layout.kept + block) * layout.block_size() +
+                                    spec::place_in_block(layout.side, has_16_bits, n - n0, k - k0));
+                 });
     for (std::int64_t n = 0; has_bias && n < lines; ++n)
       sums[static_cast<std::size_t>(n)] += load(args.inputs[3], n);
     store_row(y, t, sums);
@@ -106,6 +129,32 @@ void for_groups(const Arguments& args, Body&& body) {
   }
 }
 
+void index_fours(const TensorView& mask, const TensorView& index, const SparseLayout& layout,
+                 bool transposed) {
+  for (std::int64_t i = 0; i < size(index); ++i) index.as<std::uint8_t>()[i] = 0x44;  // 0 and 1
+  const std::int64_t matrix = layout.lines * layout.depth;
+  for (std::int64_t group = 0; matrix > 0 && group < size(mask) / matrix; ++group)
+    for (std::int64_t line = 0; line < layout.lines; ++line)
+      for (std::int64_t four = 0; four < layout.depth / 4; ++four) {
+        std::array<std::int64_t, 5> places{};
+        std::size_t count = 0;
+        for (std::int64_t n = 0; n < 4; ++n) {
+          const std::int64_t k = 4 * four + n,
+                             at = transposed ? k * layout.lines + line : line * layout.depth + k;
+          if (load(mask, group * matrix + at) != 0) places[count++] = n;
+        }
+        ANABATIC_REQUIRE(count == 2,
+                         "[sparse_index] expected two present weights of each four, got {} in "
+                         "matrix {}, {} {}",
+                         count, group, transposed ? "column" : "row", line);
+        std::uint8_t& byte = index.as<std::uint8_t>()[group * layout.index_size() +
+                                                      spec::place_byte(layout, line, four)];
+        const int bit = spec::place_bit(four);
+        byte =
+            static_cast<std::uint8_t>((byte & ~(15 << bit)) | (places[0] + 4 * places[1]) << bit);
+      }
+}
+
 }  // namespace
 
 void sparse_linear(const Arguments& args) { multiply(args, 0, rows(args.inputs[0]), 0); }
@@ -133,6 +182,7 @@ void sparse_index(const Arguments& args) {
   const SparseLayout layout = spec::sparse_layout(
       pattern, spec::get_int(*args.attributes, "rows"), spec::get_int(*args.attributes, "columns"),
       spec::get_int(*args.attributes, "kept"), transposed);
+  if (layout.is_two_of_four) return index_fours(mask, index, layout, transposed);
   const std::int64_t matrix = layout.panels() * layout.steps();
   const std::int64_t groups = matrix > 0 ? size(mask) / matrix : 0;
   for (std::int64_t group = 0; group < groups; ++group) {
@@ -168,6 +218,17 @@ void pack_sparse(const Arguments& args) {
                ? to_float(to_bfloat16_half_away(static_cast<float>(value)))
                : value;
   };
+  if (layout.is_two_of_four) {
+    for (std::int64_t i = 0; i < size(values); ++i)
+      store(values, i, 0);  // lines that are not there
+    for (std::int64_t group = 0; group < groups; ++group)
+      for_fours(index, layout, has_16_bits, group,
+                [&](std::int64_t line, std::int64_t k, std::int64_t at) {
+                  const std::int64_t element = transposed ? k * width + line : line * width + k;
+                  store(values, at, rounded(load(x, group * width * height + element)));
+                });
+    return;
+  }
   for (std::int64_t group = 0; group < groups; ++group)
     for_blocks(
         index, layout, group, [&](std::int64_t panel, std::int64_t step, std::int64_t block) {

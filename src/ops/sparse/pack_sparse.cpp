@@ -19,7 +19,14 @@ SparseLayout packed_layout(const Check& check, std::int64_t rows, std::int64_t c
   const SparseLayout layout =
       spec::sparse_layout(sparse_pattern(check), rows, columns, check.non_negative_int("kept"),
                           check.flag("transposed"));
-  if (layout.kept > layout.panels() * layout.steps())
+  if (layout.is_two_of_four) {
+    if (layout.depth % 4 != 0)
+      check.fail(
+          fmt::format("expected a multiple of 4 along the depth of 2:4, got {}", layout.depth));
+    if (check.non_negative_int("kept") != layout.kept)
+      check.fail(fmt::format("expected kept to be the {} panels of 2:4, got {}", layout.kept,
+                             check.non_negative_int("kept")));
+  } else if (layout.kept > layout.panels() * layout.steps())
     check.fail(fmt::format("expected at most {} blocks of a matrix to be kept, got {}",
                            layout.panels() * layout.steps(), layout.kept));
   return layout;
@@ -69,7 +76,7 @@ const ir::OpSchema kSparseIndex{
     .name = "sparse_index",
     .min_inputs = 1,
     .max_inputs = 1,
-    .signature = "(mask u8[N/s,K/s] or u8[E,N/s,K/s]) -> i32[P+1+B] or i32[E,P+1+B]",
+    .signature = "(mask u8[N/s,K/s] or u8[E,N/s,K/s]) -> i32[P+1+B] or i32[E,P+1+B], or u8",
     .infer = infer_sparse_index,
     .cost = copy_cost};
 
@@ -77,7 +84,8 @@ const ir::OpSchema kPackSparse{
     .name = "pack_sparse",
     .min_inputs = 2,
     .max_inputs = 2,
-    .signature = "(x [N,K] or [E,N,K], index i32[P+1+B] or i32[E,P+1+B]) -> [B,S] or [E,B,S]",
+    .signature =
+        "(x [N,K] or [E,N,K], index i32[P+1+B] or i32[E,P+1+B], or u8) -> [B,S] or [E,B,S]",
     .infer = infer_pack_sparse,
     .cost = pack_sparse_cost};
 

@@ -10,9 +10,10 @@ namespace anabatic::ops {
 
 class Check;
 
-// Whether a pattern has these products and gradients.
-bool has_sparse_products(spec::SparsityPattern pattern);
-// The attribute `pattern`, which has them.
+// Whether a pattern has weight gradients of what is present alone: those of blocks. Others are
+// dense, for the update to mask.
+bool has_sparse_gradient(spec::SparsityPattern pattern);
+// The attribute `pattern`.
 spec::SparsityPattern sparse_pattern(const Check& check);
 
 // The types of the index and the values of a weight's layout. `weight` is a matrix or a stack.

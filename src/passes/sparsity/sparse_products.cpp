@@ -126,8 +126,10 @@ class Sparsifier {
 
   // Why all products of a weight stay dense; empty where they may be sparse.
   std::string refusal_of(const Weight& weight, const State& parameter) const {
-    if (!ops::has_sparse_products(weight.pattern))
-      return fmt::format("no kernels for {}", to_string(weight.pattern));
+    if (weight.pattern == spec::SparsityPattern::kTwoOfFour &&
+        2 * weight.kept != weight.num_blocks())
+      return fmt::format("some groups of 2:4 keep all four weights at density {:.4g}",
+                         weight.density);
     if (weight.type.dtype != DType::kFloat32 || weight.type.layout != kRowMajor)
       return "the weight is not in f32 rows";
     if (parameter.grid) return "quantization rounds the weight";
@@ -140,12 +142,15 @@ class Sparsifier {
     return graph_.value(weight.value).type.is_quantized();
   }
   // Why this product does; likewise.
-  std::string refusal_of(const Node& node, ProductRole role, spec::SparsityPattern pattern) const {
+  std::string refusal_of(const Node& node, ProductRole role, const spec::SparseUnits& entry) const {
     const auto type = [&](ValueId value) -> const TensorType& { return graph_.value(value).type; };
     const DType dtype = type(node.inputs[0]).dtype;
     if (node.attributes.contains("fallback")) return "it is an int8 product";
-    if (role == ProductRole::kWeightGradient && pattern == spec::SparsityPattern::kUnstructured)
+    if (role == ProductRole::kWeightGradient && !ops::has_sparse_gradient(entry.pattern))
       return "the update masks it";
+    if (role == ProductRole::kInputGradient && entry.pattern == spec::SparsityPattern::kTwoOfFour &&
+        !entry.is_transposable)
+      return "the mask is not transposable";
     if (role == ProductRole::kWeightGradient)
       return type(node.inputs[1]).dtype != dtype ? "its operands have two dtypes" : "";
     if (type(node.outputs[0]).dtype != dtype)
@@ -205,14 +210,39 @@ class Sparsifier {
     return context_.seconds(alone, alone.nodes.back());
   }
 
+  // That of the values that products of this role read, which follow each update. A dense product's
+  // packing is written by the update itself.
+  double packing_seconds(const Weight& weight, ProductRole role, std::int64_t blocks) const {
+    if (role == ProductRole::kWeightGradient) return 0;
+    Graph alone;
+    ir::GraphBuilder builder(alone, context_.find_op);
+    const bool transposed = role == ProductRole::kInputGradient;
+    const SparseLayout layout = weight.layout(transposed, blocks);
+    const ValueId parameter = builder.state("weight", weight.type, StateRole::kParameter);
+    const ValueId index =
+        builder.state("index", ops::sparse_index_type(weight.type, layout), StateRole::kParameter);
+    (void)builder.add("pack_sparse", {parameter, index},
+                      {{"dtype", std::string(to_string(graph_.value(weight.value).type.dtype))},
+                       {"kept", layout.kept},
+                       {"pattern", std::string(to_string(weight.pattern))},
+                       {"transposed", transposed}});
+    return context_.seconds(alone, alone.nodes.back());
+  }
+
+  // All that a role's products with so many blocks take.
+  double sparse_seconds(const Weight& weight, ProductRole role, const std::vector<Node*>& nodes,
+                        std::int64_t blocks) const {
+    double seconds = packing_seconds(weight, role, blocks);
+    for (const Node* node : nodes) seconds += sparse_seconds(weight, role, *node, blocks);
+    return seconds;
+  }
+
   // The largest density at which the sparse products are not slower than the dense ones: 0 where
   // they always are.
   double break_even(const Weight& weight, ProductRole role, const std::vector<Node*>& nodes,
                     double dense) const {
     const auto is_faster = [&](std::int64_t blocks) {
-      double seconds = 0;
-      for (const Node* node : nodes) seconds += sparse_seconds(weight, role, *node, blocks);
-      return seconds <= dense;
+      return sparse_seconds(weight, role, nodes, blocks) <= dense;
     };
     std::int64_t least = 0, most = weight.num_blocks();  // faster, and not known to be
     if (!is_faster(1)) return 0;
@@ -227,7 +257,7 @@ class Sparsifier {
   bool is_chosen(const Weight& weight, const spec::SparseUnits& entry, ProductRole role,
                  const std::vector<Node*>& nodes) {
     for (const Node* node : nodes)
-      if (const std::string refusal = refusal_of(*node, role, weight.pattern); !refusal.empty()) {
+      if (const std::string refusal = refusal_of(*node, role, entry); !refusal.empty()) {
         explain(fmt::format("{}: dense: {}", name_of(role), refusal));
         return false;
       }
@@ -238,11 +268,9 @@ class Sparsifier {
       explain(fmt::format("{}: {}, {}", name_of(role), is_sparse ? "sparse" : "dense", shares));
       return is_sparse;
     }
-    double dense = 0, sparse = 0;
-    for (const Node* node : nodes) {
-      dense += context_.seconds(graph_, *node);
-      sparse += sparse_seconds(weight, role, *node, weight.kept);
-    }
+    double dense = 0;
+    for (const Node* node : nodes) dense += context_.seconds(graph_, *node);
+    const double sparse = sparse_seconds(weight, role, nodes, weight.kept);
     const bool is_cheaper = sparse < dense;
     const bool is_sparse = entry.threshold ? 1 - weight.density >= *entry.threshold : is_cheaper;
     if (context_.options.explanation != nullptr) {
@@ -250,9 +278,14 @@ class Sparsifier {
                                   ? fmt::format("zeroes {} threshold {:.4g}; ",
                                                 is_sparse ? "reach" : "are below", *entry.threshold)
                                   : std::string();
-      explain(fmt::format("{}: {}, {}: {}{:.3g} ms against {:.3g} ms dense, break-even {:.2f}",
-                          name_of(role), is_sparse ? "sparse" : "dense", shares, why, 1e3 * sparse,
-                          1e3 * dense, break_even(weight, role, nodes, dense)));
+      // 2:4 has one density.
+      const std::string limit =
+          weight.pattern == spec::SparsityPattern::kTwoOfFour
+              ? ""
+              : fmt::format(", break-even {:.2f}", break_even(weight, role, nodes, dense));
+      explain(fmt::format("{}: {}, {}: {}{:.3g} ms against {:.3g} ms dense{}", name_of(role),
+                          is_sparse ? "sparse" : "dense", shares, why, 1e3 * sparse, 1e3 * dense,
+                          limit));
     }
     return is_sparse;
   }

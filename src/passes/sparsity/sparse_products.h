@@ -9,11 +9,11 @@
 //                                               %dw = sparse_linear_weight_gradient(%x, %dy, %i)
 //
 // with %t "w.sparse_transposed" and %j "w.index_transposed". Each direction is chosen by itself:
-// where PassContext::seconds has a lower price, or as the entry's threshold says. A direction that
-// stays dense reads the weight, whose absent elements are 0. A copy that nothing else reads
-// disappears. An update reads gradients by the mask, so that %dw is written where it is
-// present alone (attribute present_only). `--explain-dispatch` lists each weight with its density
-// and break-even, or its reason.
+// where PassContext::seconds has a lower price, with the packing of values after each update, or as
+// the entry's threshold says. A direction that stays dense reads the weight, whose absent elements
+// are 0. A copy that nothing else reads disappears. An update reads gradients by the mask, so that
+// %dw is written where it is present alone (attribute present_only). `--explain-dispatch` lists
+// each weight with its density and break-even, or its reason.
 //
 // Equal bits where operands are finite: absent blocks would have added zeroes. Linear in nodes
 // times masks. It runs after differentiate, so that the backward is there, and before pack_weights,

@@ -114,14 +114,17 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
                                         .pattern = *spec::sparsity_pattern_from_string(pattern),
                                         .density = 0.5,
                                         .is_transposable = word == "transposable"});
-  } else if (key == "masks") {  // PATTERN DENSITY[ THRESHOLD] of final masks, an entry each
+  } else if (key == "masks") {  // PATTERN DENSITY[ THRESHOLD| transposable] of final masks, each
     std::istringstream words(value);
-    std::string pattern;
-    double density = 1, threshold = -1;
-    words >> pattern >> density >> threshold;
+    std::string pattern, word;
+    double density = 1;
+    words >> pattern >> density >> word;
     spec::SparseUnits entry{.pattern = *spec::sparsity_pattern_from_string(pattern),
                             .density = density};
-    if (threshold >= 0) entry.threshold = threshold;
+    if (word == "transposable")
+      entry.is_transposable = true;
+    else if (!word.empty())
+      entry.threshold = std::stod(word);
     options.sparsity.entries.push_back(std::move(entry));
     options.sparsity.is_final = true;
   } else if (key == "seconds") {  // "flops": of a node, twice as many for each sparse one

@@ -187,18 +187,23 @@ struct BlockTiles {
     copy_rows<std::uint16_t>(p, row_begin, row_end, to);
   }
 
+  // Units of row `row_begin`, so many before those of the next, in place or copied.
+  static const Unit* rows_of(const BlockProduct& p, Int row_begin, Int row_end,
+                             std::byte* workspace, Int* stride) {
+    if (is_read_in_place(p)) {
+      *stride = p.depth / kUnitDepth;
+      return reinterpret_cast<const Unit*>(p.a) + row_begin * *stride;
+    }
+    *stride = copy_stride(p);
+    auto* units = reinterpret_cast<Unit*>(workspace);
+    copy(p, row_begin, row_end, units);
+    return units;
+  }
+
   static void multiply(const BlockProduct& p, Int row_begin, Int row_end, Int panel_begin,
                        Int panel_end, std::byte* workspace) {
-    const Unit* a = nullptr;
-    Int stride = copy_stride(p);
-    if (is_read_in_place(p)) {
-      stride = p.depth / kUnitDepth;
-      a = reinterpret_cast<const Unit*>(p.a) + row_begin * stride;
-    } else {
-      auto* units = reinterpret_cast<Unit*>(workspace);
-      copy(p, row_begin, row_end, units);
-      a = units;
-    }
+    Int stride = 0;
+    const Unit* const a = rows_of(p, row_begin, row_end, workspace, &stride);
     if constexpr (!kMultipliesPairs)
       if (p.dtype == DType::kFloat32)
         return multiply_panels<float>(p, a, stride, row_begin, row_end, panel_begin, panel_end);
@@ -465,35 +470,6 @@ struct BlockTiles {
   }
 
   static constexpr Int kMostRows = 96;
-};
-
-// By the side of the blocks.
-template <class Isa>
-struct BlockSides {
-  using Of16 = BlockTiles<Isa, 16>;
-  using Of32 = BlockTiles<Isa, 32>;
-
-  static constexpr BlockEngine kEngine{
-      .unit_depth = Of32::kUnitDepth,
-      .most_rows = Of32::kMostRows,
-      .row_step = [](Int side) -> Int { return side == 16 ? Of16::kRows : Of32::kRows; },
-      .workspace_bytes = [](const BlockProduct& p) -> Int {
-        return p.side == 16 ? Of16::workspace_bytes(p) : Of32::workspace_bytes(p);
-      },
-      .multiply =
-          [](const BlockProduct& p, Int row_begin, Int row_end, Int panel_begin, Int panel_end,
-             std::byte* workspace) {
-            (p.side == 16 ? Of16::multiply : Of32::multiply)(p, row_begin, row_end, panel_begin,
-                                                             panel_end, workspace);
-          },
-      .pack =
-          [](const BlockGradient& g, Int unit_begin, Int unit_end) {
-            (g.side == 16 ? Of16::pack : Of32::pack)(g, unit_begin, unit_end);
-          },
-      .gradient =
-          [](const BlockGradient& g, Int panel, std::byte* workspace) {
-            (g.side == 16 ? Of16::gradient : Of32::gradient)(g, panel, workspace);
-          }};
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with sparse weights in blocks of 16 x 16 or 32 x 32 (spec/sparse_layout.h), of one
-// matrix each. An engine of gemm.h has them where GemmEngine::blocks is not null.
+// Products with sparse weights in blocks of 16 x 16 or 32 x 32, or with two of four present
+// (spec/sparse_layout.h), of one matrix each. An engine of gemm.h has them where GemmEngine::blocks
+// is not null.
 //
 // An element of C sums over the depth of the present blocks in the order and the blocks of sums
 // that a dense product of the engine has. So it has the bits of that product by the matrix with
@@ -15,13 +16,15 @@ namespace anabatic::kernels::cpu {
 
 // C[rows, lines] = A[rows, depth] · Bᵀ (+ bias[lines]).
 struct BlockProduct {
-  std::int64_t side = 32;
+  std::int64_t side = 32;       // 16 with two of four
+  bool is_two_of_four = false;  // then there are places in place of offsets and steps
   std::int64_t rows = 0, lines = 0, depth = 0;
   const std::byte* a = nullptr;  // row-major; both dtypes are f32, or bf16
   DType dtype = DType::kFloat32;
   const std::byte* values = nullptr;      // 64-byte aligned
   const std::int32_t* offsets = nullptr;  // of panels
   const std::int32_t* steps = nullptr;    // of blocks
+  const std::uint8_t* places = nullptr;   // of two weights of four
   const float* bias = nullptr;
   std::byte* c = nullptr;        // row-major, of `dtype`
   std::int64_t sum_terms = 512;  // a multiple of side

@@ -120,6 +120,99 @@ void pack_lines(const Arguments& args, const spec::SparseLayout& layout, bool tr
     }
 }
 
+// Sixteen lines by sixteen of the depth of a weight, as columns of lines; zero where there is none.
+ANABATIC_INLINE void load_square(const Part& part, float* to) {
+  if (part.is_whole(kGroup) && part.line_stride == 1) {
+    for (Int k = 0; k < kGroup; ++k)
+      __builtin_memcpy(to + k * kGroup, part.from + k * part.depth_stride, kGroup * sizeof(float));
+    return;
+  }
+#if ANABATIC_ISA_LANES == 16
+  if (part.is_whole(kGroup))
+    return transpose_words(to, reinterpret_cast<const std::byte*>(part.from),
+                           part.line_stride * Int{sizeof(float)});
+#endif
+  for (Int k = 0; k < kGroup; ++k)
+    for (Int line = 0; line < kGroup; ++line) to[k * kGroup + line] = part.at(line, k);
+}
+
+// Two weights of each four of sixteen lines, by their places. T: f32, or words of two bf16.
+template <class T>
+ANABATIC_INLINE void pack_fours(const float* fours, const std::uint8_t* places, int bit, T* to) {
+  using Bytes = std::uint8_t __attribute__((vector_size(kGroup)));
+  using Lines = std::uint32_t __attribute__((vector_size(4 * kGroup)));
+  Bytes bytes;
+  std::memcpy(&bytes, places, sizeof bytes);
+  const Lines at = __builtin_convertvector(bytes, Lines) >> bit, first = at & 3u,
+              second = at >> 2 & 3u;
+  Lines weight[4];
+  std::memcpy(weight, fours, sizeof weight);
+  const Lines x = first == 0u   ? weight[0]
+                  : first == 1u ? weight[1]
+                                : weight[2],
+              y = second == 1u   ? weight[1]
+                  : second == 2u ? weight[2]
+                                 : weight[3];
+  if constexpr (__is_same(T, float)) {
+    std::memcpy(to, &x, sizeof x);
+    std::memcpy(to + kGroup, &y, sizeof y);
+  } else {
+    // bf16_bits of each.
+    const Lines rounded_x = (x + 0x8000u) >> 16, rounded_y = (y + 0x8000u) >> 16;
+    const Lines one = (x & 0x7FFFFFFFu) > 0x7F800000u ? (x >> 16 | 0x40u) : rounded_x,
+                two = (y & 0x7FFFFFFFu) > 0x7F800000u ? (y >> 16 | 0x40u) : rounded_y;
+    const Lines words =
+        (first ^ second) > 1u ? (two | one << 16) : (one | two << 16);  // spec::is_pair_turned
+    std::memcpy(to, &words, sizeof words);
+  }
+}
+
+// Groups of four [begin, end) of panels [panel, panel_end) of 2:4, `begin` a multiple of 4: sixteen
+// of the depth of all these panels one after the other.
+template <class T>
+void pack_two_of_four(const Arguments& args, const spec::SparseLayout& layout, bool transposed,
+                      Int group, Int panel_begin, Int panel_end, Int begin, Int end) {
+  constexpr Int kWords = __is_same(T, float) ? 32 : 16;  // of a group of four
+  const Int rows = transposed ? layout.depth : layout.lines,
+            width = transposed ? layout.lines : layout.depth, groups = layout.depth / 4;
+  const float* x = args.inputs[0].as<const float>() + group * rows * width;
+  const std::uint8_t* all_places =
+      args.inputs[1].as<const std::uint8_t>() + group * layout.index_size();
+  T* all = args.outputs[0].as<T>() + group * layout.kept * groups * kWords;
+  const Int line_stride = transposed ? 1 : width, depth_stride = transposed ? width : 1;
+  alignas(64) float square[kGroup * kGroup];
+  for (Int g = begin; g < end; g += 4)
+    for (Int panel = panel_begin; panel < panel_end; ++panel) {
+      const Int line = panel * kGroup;
+      load_square({.from = x + line * line_stride + 4 * g * depth_stride,
+                   .line_stride = line_stride,
+                   .depth_stride = depth_stride,
+                   .lines = layout.lines - line,
+                   .inside = layout.depth - 4 * g},
+                  square);
+      const std::uint8_t* places = all_places + panel * layout.panel_index_size();
+      T* to = all + (panel * groups + g) * kWords;
+      for (Int n = g; n < end && n < g + 4; ++n, to += kWords)
+        pack_fours(square + (n - g) * 4 * kGroup, places + n / 2 * kGroup, n % 2 != 0 ? 4 : 0, to);
+    }
+}
+
+// One task has a panel of rows of the weight, or sixteen rows that all panels read.
+template <class T>
+void pack_all_two_of_four(const Arguments& args, const spec::SparseLayout& layout, bool transposed,
+                          Int matrices) {
+  const Int groups = layout.depth / 4, parts = (groups + 3) / 4;
+  if (transposed)
+    return args.launch.team->for_tasks(matrices * parts, [&](Int task) {
+      const Int begin = task % parts * 4, end = begin + 4 < groups ? begin + 4 : groups;
+      pack_two_of_four<T>(args, layout, true, task / parts, 0, layout.panels(), begin, end);
+    });
+  args.launch.team->for_tasks(matrices * layout.panels(), [&](Int task) {
+    const Int panel = task % layout.panels();
+    pack_two_of_four<T>(args, layout, false, task / layout.panels(), panel, panel + 1, 0, groups);
+  });
+}
+
 }  // namespace
 
 void pack_sparse(const Arguments& args) {
@@ -127,9 +220,9 @@ void pack_sparse(const Arguments& args) {
   const bool transposed = spec::get_bool(*args.attributes, "transposed");
   const auto pattern =
       spec::sparsity_pattern_from_string(spec::get_string(*args.attributes, "pattern"));
-  spec::SparseLayout layout =
-      spec::sparse_layout(*pattern, x.type->dim(-2), columns(x), 0, transposed);
-  layout.kept = columns(index) - layout.panels() - 1;
+  const spec::SparseLayout layout =
+      spec::sparse_layout_by_index(*pattern, transposed ? columns(x) : x.type->dim(-2),
+                                   transposed ? x.type->dim(-2) : columns(x), columns(index));
   const Int groups = x.type->ndim() == 3 ? rows(x) : 1;
   const bool is_bf16 = args.outputs[0].type->dtype == DType::kBFloat16;
   if (layout.side == 1) {
@@ -145,6 +238,9 @@ void pack_sparse(const Arguments& args) {
     });
     return;
   }
+  if (layout.is_two_of_four)
+    return is_bf16 ? pack_all_two_of_four<std::uint32_t>(args, layout, transposed, groups)
+                   : pack_all_two_of_four<float>(args, layout, transposed, groups);
   args.launch.team->for_tasks(groups * layout.panels(), [&](Int task) {
     const Int group = task / layout.panels(), panel = task % layout.panels();
     if (is_bf16)

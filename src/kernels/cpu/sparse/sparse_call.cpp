@@ -12,10 +12,7 @@ using spec::SparseLayout;
 SparseLayout layout_of(const spec::Attributes& attributes, const TensorType& index, Int lines,
                        Int depth) {
   const auto pattern = spec::sparsity_pattern_from_string(spec::get_string(attributes, "pattern"));
-  SparseLayout layout{
-      .side = spec::mask_block(*pattern), .lines = lines, .depth = depth, .kept = 0};
-  layout.kept = index.dim(-1) - layout.panels() - 1;
-  return layout;
+  return spec::sparse_layout_by_index(*pattern, lines, depth, index.dim(-1));
 }
 
 void require_index_of(const std::int32_t* offsets, const SparseLayout& layout) {
@@ -60,7 +57,7 @@ std::int64_t sparse_csr_workspace_bytes(const spec::Problem& problem) {
 }
 
 SparseGroups::SparseGroups(const Arguments& args, Int lines, Int depth)
-    : index(args.inputs[kSparseIndexInput].as<const std::int32_t>()),
+    : index(args.inputs[kSparseIndexInput].data),
       offsets(args.inputs[kSparseIndexInput].type->ndim() == 2
                   ? args.inputs[kSparseOffsetsOrBias].as<const std::int32_t>()
                   : nullptr),
@@ -68,7 +65,7 @@ SparseGroups::SparseGroups(const Arguments& args, Int lines, Int depth)
       count(offsets != nullptr ? args.inputs[kSparseIndexInput].type->dim(0) : 1),
       rows(args.inputs[0].type->dim(0)) {
   for (Int group = 0; group < count; ++group) {
-    require_index_of(offsets_of_panels(group), layout);
+    if (!layout.is_two_of_four) require_index_of(offsets_of_panels(group), layout);
     ANABATIC_REQUIRE(
         0 <= begin(group) && 0 <= num_rows(group) && begin(group) + num_rows(group) <= rows,
         "[grouped_sparse_linear] expected ascending offsets within {} rows, got [{}, {})", rows,

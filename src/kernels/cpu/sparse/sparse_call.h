@@ -18,7 +18,7 @@ spec::SparseLayout sparse_layout_of(const spec::Problem& problem);
 
 // The groups of a call: experts and their rows, or one group of all rows.
 struct SparseGroups {
-  const std::int32_t* index;
+  const std::byte* index;
   const std::int32_t* offsets;  // null: one group
   spec::SparseLayout layout;
   std::int64_t count, rows;
@@ -28,7 +28,12 @@ struct SparseGroups {
   SparseGroups(const Arguments& args, std::int64_t lines, std::int64_t depth);
 
   __attribute__((always_inline)) const std::int32_t* offsets_of_panels(std::int64_t group) const {
-    return index + group * (layout.panels() + 1 + layout.kept);
+    return reinterpret_cast<const std::int32_t*>(index) +
+           group * (layout.panels() + 1 + layout.kept);
+  }
+  // Of 2:4, in place of offsets and steps.
+  const std::uint8_t* places(std::int64_t group) const {
+    return reinterpret_cast<const std::uint8_t*>(index) + group * layout.index_size();
   }
   __attribute__((always_inline)) const std::int32_t* steps(std::int64_t group) const {
     return offsets_of_panels(group) + layout.panels() + 1;

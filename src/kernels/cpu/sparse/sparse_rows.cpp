@@ -32,6 +32,7 @@ Int sum_terms(const GemmEngine& engine, DType dtype, bool of_gradient) {
 
 BlockProduct product_shape(const SparseLayout& layout, Int rows, DType dtype, Int sum_terms) {
   return {.side = layout.side,
+          .is_two_of_four = layout.is_two_of_four,
           .rows = rows,
           .lines = layout.lines,
           .depth = layout.depth,
@@ -46,6 +47,9 @@ BlockGradient gradient_shape(const SparseLayout& layout, DType dtype, Int sum_te
           .dtype = dtype,
           .sum_terms = sum_terms};
 }
+
+// Places 0 and 1, of lines and groups that are not there.
+constexpr std::uint8_t kNoPlaces = 0x44;
 
 // 4-byte units of a column of the panels of x, over all groups.
 Int panel_units(const BlockEngine& engine, Int rows, Int num_groups) {
@@ -94,8 +98,12 @@ void run_product(const GemmEngine& gemm_engine, const Arguments& args) {
     product.a = x.data + groups.begin(group) * layout.depth * size;
     product.c = y.data + groups.begin(group) * layout.lines * size;
     product.values = values.data + group * layout.kept * layout.block_size() * size;
-    product.offsets = groups.offsets_of_panels(group);
-    product.steps = groups.steps(group);
+    if (layout.is_two_of_four) {
+      product.places = groups.places(group);
+    } else {
+      product.offsets = groups.offsets_of_panels(group);
+      product.steps = groups.steps(group);
+    }
     engine.multiply(product, begin, std::min(all, begin + height), panel,
                     std::min(layout.panels(), panel + panels), args.workspace + thread * part);
   });
@@ -197,6 +205,35 @@ template struct SparseRows<Engine::kAvx512>;
 template struct SparseRows<Engine::kAvx2>;
 template struct SparseRows<Engine::kPortable>;
 
+namespace {
+
+// The places of 2:4, from the mask of single weights.
+void index_fours(const Arguments& args, const SparseLayout& layout, bool transposed) {
+  const auto* mask = args.inputs[0].as<const std::uint8_t>();
+  const Int line_stride = transposed ? 1 : layout.depth,
+            depth_stride = transposed ? layout.lines : 1, matrix = layout.lines * layout.depth;
+  const Int groups = matrix > 0 ? size(args.inputs[0]) / matrix : 0;
+  auto* places = args.outputs[0].as<std::uint8_t>();
+  std::fill_n(places, size(args.outputs[0]), kNoPlaces);
+  for (Int group = 0; group < groups; ++group, mask += matrix, places += layout.index_size())
+    for (Int line = 0; line < layout.lines; ++line)
+      for (Int four = 0; four < layout.depth / 4; ++four) {
+        const std::uint8_t* const from = mask + line * line_stride + 4 * four * depth_stride;
+        unsigned bits = 0, count = 0;
+        for (unsigned n = 0; n < 4; ++n)
+          if (from[n * depth_stride] != 0 && count++ < 2) bits |= n << (count == 1 ? 0 : 2);
+        ANABATIC_REQUIRE(count == 2,
+                         "[sparse_index] expected two present weights of each four, got {} in "
+                         "matrix {}, {} {}",
+                         count, group, transposed ? "column" : "row", line);
+        std::uint8_t& byte = places[spec::place_byte(layout, line, four)];
+        const int bit = spec::place_bit(four);
+        byte = static_cast<std::uint8_t>((byte & ~(15u << bit)) | bits << bit);
+      }
+}
+
+}  // namespace
+
 // Once a change of the mask, so on one thread.
 void sparse_index(const Arguments& args) {
   const auto* mask = args.inputs[0].as<const std::uint8_t>();
@@ -206,6 +243,7 @@ void sparse_index(const Arguments& args) {
   const SparseLayout layout = spec::sparse_layout(
       *pattern, spec::get_int(*args.attributes, "rows"), spec::get_int(*args.attributes, "columns"),
       spec::get_int(*args.attributes, "kept"), transposed);
+  if (layout.is_two_of_four) return index_fours(args, layout, transposed);
   const Int matrix = layout.panels() * layout.steps();
   const Int line = transposed ? 1 : layout.steps(), step = transposed ? layout.panels() : 1;
   const Int groups = matrix > 0 ? size(args.inputs[0]) / matrix : 0;
