@@ -127,11 +127,13 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
       entry.threshold = std::stod(word);
     options.sparsity.entries.push_back(std::move(entry));
     options.sparsity.is_final = true;
-  } else if (key == "seconds") {  // "flops": of a node, twice as many for each sparse one
+  } else if (key == "seconds") {  // "flops": of a node, twice as many for each sparse one, and an
+                                  // element of its values
     file.context.seconds = [](const ir::Graph& graph, const ir::Node& node) {
       std::vector<TensorType> inputs, outputs;
       for (const ir::ValueId operand : node.inputs) inputs.push_back(graph.value(operand).type);
       for (const ir::ValueId operand : node.outputs) outputs.push_back(graph.value(operand).type);
+      if (node.op->name == "pack_sparse") return static_cast<double>(outputs[0].num_elements());
       const bool is_sparse = node.op->name.find("sparse") != node.op->name.npos;
       return (is_sparse ? 2.0 : 1.0) *
              static_cast<double>(node.op->cost(inputs, outputs, node.attributes).flops);

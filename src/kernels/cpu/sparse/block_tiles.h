@@ -377,13 +377,13 @@ struct BlockTiles {
   template <class T>
   static void pack_units(const BlockGradient& g, const Lines& lines, Int unit_begin, Int unit_end,
                          Unit* to) {
-    constexpr Int kAhead = 8;
+    constexpr Int kAhead = 64;
     const Int panel = units_of(g.rows) * 16,
               panels = ceil_div(lines.columns, Int{kSide}) * (kSide / 16);
     const T* from = reinterpret_cast<const T*>(lines.from) + lines.first;
     for (Int u = unit_begin; u < unit_end; ++u) {
       const Int row = u * kUnitDepth;
-      if (lines.columns <= kSide)  // rows are far apart
+      if (lines.columns <= kSide)  // rows are far apart, and memory is some units away
         for (Int ahead = row + kAhead; ahead < smaller(g.rows, row + kAhead + kUnitDepth); ++ahead)
           prefetch_row(from + ahead * lines.width, kSide * Int{sizeof(T)});
       pack_line(to + u * 16, panel, from + row * lines.width,
@@ -460,7 +460,11 @@ struct BlockTiles {
             for (Int i = 0; i < kGradientRows; ++i)
               for (Int j = 0; j < kColumns; ++j)
                 sums[i * kColumns + j] = i < count && j < columns ? c[i * g.in + j] : 0.0f;
-          call.next = has_next ? c + kGradientRows * g.in : call.to;
+          const std::int32_t after = n + 1 < g.offsets[panel + 1] ? g.steps[n + 1] : -1;
+          const bool has_block = is_whole && after >= 0 && (after + 1) * Int{kSide} <= g.in;
+          call.next = has_next    ? c + kGradientRows * g.in
+                      : has_block ? g.dw + first * g.in + after * Int{kSide}
+                                  : call.to;
           gradient_tile(call);
           if (is_whole) continue;
           for (Int i = 0; i < count; ++i)
