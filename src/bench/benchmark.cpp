@@ -23,12 +23,13 @@ struct Kind {
   std::string_view name;
   std::unique_ptr<Benchmark> (*make)(const train::RunConfig&, Settings&, bool accumulate);
 };
-constexpr std::array<Kind, 8> kKinds{{{"gemm", make_gemm},
+constexpr std::array<Kind, 9> kKinds{{{"gemm", make_gemm},
                                       {"moe", make_moe},
                                       {"attention", make_attention},
                                       {"norm", make_norm},
                                       {"loss", make_loss},
                                       {"optimizer", make_optimizer},
+                                      {"quantize", make_quantize},
                                       {"sparse", make_sparse},
                                       {"step", make_step}}};
 
@@ -116,17 +117,24 @@ double median(std::vector<double> values) {
 std::vector<PartResult> summarize(const std::vector<Part>& parts, std::span<const Round> rounds) {
   std::vector<PartResult> results;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    std::vector<double> seconds, peak_shares, copy_shares;
+    const auto of = std::ranges::find(parts, parts[i].of, &Part::name);
+    ANABATIC_CHECK(parts[i].of.empty() || of != parts.end(),
+                   "[bench] {} is of {}, which is no part", parts[i].name, parts[i].of);
+    std::vector<double> seconds, peak_shares, copy_shares, ratios;
     for (const Round& round : rounds) {
       const double time = std::max(round.seconds[i], 1e-12);
       seconds.push_back(round.seconds[i]);
       peak_shares.push_back(parts[i].flops / time / round.peak_flops_per_second);
       copy_shares.push_back(parts[i].bytes / time / round.copy_bytes_per_second);
+      if (!parts[i].of.empty())
+        ratios.push_back(
+            time / std::max(round.seconds[static_cast<std::size_t>(of - parts.begin())], 1e-12));
     }
     results.push_back({.part = parts[i],
                        .seconds = median(std::move(seconds)),
                        .peak_share = median(std::move(peak_shares)),
-                       .copy_share = median(std::move(copy_shares))});
+                       .copy_share = median(std::move(copy_shares)),
+                       .ratio = ratios.empty() ? 0.0 : median(std::move(ratios))});
   }
   return results;
 }

@@ -23,6 +23,7 @@ struct Part {
   std::string name;  // "total", "forward", "input_gradient", ...
   double flops = 0;  // useful FLOPs; 0: a share of the peak means nothing here
   double bytes = 0;  // useful bytes, each operand once; 0: likewise
+  std::string of{};  // the part that its time is told as a multiple of; empty: none
 };
 
 // The worst tensor of one comparison with `ref`: ‖got - want‖ <= bound · ‖want‖.
@@ -67,6 +68,7 @@ struct PartResult {
   Part part;
   double seconds = 0;                     // the median
   double peak_share = 0, copy_share = 0;  // medians of the rounds' own ratios; 0: without meaning
+  double ratio = 0;                       // of its seconds to those of Part::of, likewise
 };
 
 struct Result {

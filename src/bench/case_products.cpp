@@ -16,10 +16,7 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c = 1) {
 
 double element_bytes(const train::RunConfig& run) { return train::uses_bf16(run) ? 2 : 4; }
 
-struct GemmSizes {
-  std::int64_t rows, in, out;
-  double element;  // bytes
-};
+}  // namespace
 
 GraphCase gemm_case(const GemmSizes& sizes, std::int64_t num_tokens) {
   CaseBuilder builder("gemm", num_tokens);
@@ -38,6 +35,8 @@ GraphCase gemm_case(const GemmSizes& sizes, std::int64_t num_tokens) {
                             {{"input_gradient", flops, one}, {Phase::kBackwardInput}},
                             {{"weight_gradient", flops, gradient}, {Phase::kBackwardWeight}}});
 }
+
+namespace {
 
 struct LossSizes {
   std::int64_t tokens, hidden, vocabulary;

@@ -25,6 +25,14 @@ std::unique_ptr<Benchmark> make_norm(const train::RunConfig&, Settings&, bool ac
 std::unique_ptr<Benchmark> make_loss(const train::RunConfig&, Settings&, bool accumulate);
 // Bytes: weight and moments read and written, gradient read, the bf16 copy written.
 std::unique_ptr<Benchmark> make_optimizer(const train::RunConfig&, Settings&, bool accumulate);
+// What int8 products quantise, and packings of weights: bytes are read and written. Parts are told
+// as multiples of the product that does so. Products at several fallbacks are told as multiples of
+// those without.
+std::unique_ptr<Benchmark> make_quantize(const train::RunConfig&, Settings&, bool accumulate);
+// Element i of x [rows, columns]: `value`, with outliers in 16 rows at once, each in another one of
+// 16 columns. Then about the same share of blocks falls back along rows and along columns. A kernel
+// multiplies second values of whole tiles, so they lie together.
+float with_outliers(float value, std::int64_t i, std::int64_t columns);
 // Products with a sparse weight, and with a dense one of its shape. FLOPs count present weights.
 std::unique_ptr<Benchmark> make_sparse(const train::RunConfig&, Settings&, bool accumulate);
 // Counts model FLOPs. Compared with `ref` on a few tokens, all gradients together.

@@ -98,21 +98,24 @@ struct Instance {
 
 class GraphBenchmark final : public Benchmark {
  public:
-  GraphBenchmark(const train::RunConfig& run, MakeCase make, bool accumulate)
+  GraphBenchmark(const train::RunConfig& run, MakeCase make, bool accumulate,
+                 std::shared_ptr<device::ThreadTeam> team)
       : make_(std::move(make)),
         accumulate_(accumulate),
         options_(
             train::compile_options(run, {.name = "bench", .training = true, .as_trained = true})),
-        team_(static_cast<int>(run.device.threads)),
-        device_(device::probe_cpu(team_, false)),
-        instance_(make_(0), options_, device_, team_) {
+        team_(team != nullptr
+                  ? std::move(team)
+                  : std::make_shared<device::ThreadTeam>(static_cast<int>(run.device.threads))),
+        device_(device::probe_cpu(*team_, false)),
+        instance_(make_(0), options_, device_, *team_) {
     for (const TimedPart& timed : instance_.made.parts) parts_.push_back(timed.part);
     for (const lower::CallInfo& info : lower::call_infos(instance_.program.compiled))
       masks_.push_back(mask(info.node->tag));
   }
 
   const std::vector<Part>& parts() const override { return parts_; }
-  device::ThreadTeam& team() override { return team_; }
+  device::ThreadTeam& team() override { return *team_; }
   std::int64_t arena_bytes() const override { return instance_.program.executor->arena_bytes(); }
 
   Check check() override {
@@ -121,9 +124,9 @@ class GraphBenchmark final : public Benchmark {
     options.only_kernels = "ref";
     options.explain_dispatch = false;
     options.dump_directory.clear();
-    Instance reference(make_(tokens), options, device_, team_);
+    Instance reference(make_(tokens), options, device_, *team_);
     for (Instance* side : {&reference, &instance_}) {
-      side->fill(team_);
+      side->fill(*team_);
       side->label(tokens, 1.0f);
       side->run(false);
     }
@@ -139,7 +142,7 @@ class GraphBenchmark final : public Benchmark {
 
   void run(std::span<double> seconds) override {
     if (!is_ready_) {
-      instance_.fill(team_);
+      instance_.fill(*team_);
       // A rate at which repeated updates stay where they began.
       instance_.label(instance_.made.num_tokens, 1e-7f);
       instance_.run(false);
@@ -211,7 +214,7 @@ class GraphBenchmark final : public Benchmark {
   MakeCase make_;
   bool accumulate_;
   lower::CompileOptions options_;
-  device::ThreadTeam team_;
+  std::shared_ptr<device::ThreadTeam> team_;
   spec::DeviceSpec device_;
   Instance instance_;
   std::vector<Part> parts_;
@@ -223,8 +226,9 @@ class GraphBenchmark final : public Benchmark {
 }  // namespace
 
 std::unique_ptr<Benchmark> make_graph_benchmark(const train::RunConfig& run, MakeCase make,
-                                                bool accumulate) {
-  return std::make_unique<GraphBenchmark>(run, std::move(make), accumulate);
+                                                bool accumulate,
+                                                std::shared_ptr<device::ThreadTeam> team) {
+  return std::make_unique<GraphBenchmark>(run, std::move(make), accumulate, std::move(team));
 }
 
 }  // namespace anabatic::bench

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,10 +80,19 @@ class CaseBuilder {
   std::map<std::string, float, std::less<>> deviations_;  // of parameters
 };
 
+struct GemmSizes {
+  std::int64_t rows, in, out;
+  double element;  // bytes
+};
+// Rows "x" [num_tokens, in] by "weight" [out, in]; parts for each product. Sizes count FLOPs.
+GraphCase gemm_case(const GemmSizes& sizes, std::int64_t num_tokens);
+
 // A deviate in [-√3, √3) of variance 1, by name and index.
 float deviate(std::string_view name, std::int64_t i);
 
+// `team`: of several benchmarks that take turns; null makes one.
 std::unique_ptr<Benchmark> make_graph_benchmark(const train::RunConfig& run, MakeCase make,
-                                                bool accumulate);
+                                                bool accumulate,
+                                                std::shared_ptr<device::ThreadTeam> team = nullptr);
 
 }  // namespace anabatic::bench

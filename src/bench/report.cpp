@@ -119,13 +119,18 @@ std::string to_table(const Result& result) {
         "equal to the reference within its bound on {} tokens: largest relative error {:.2g} ({}), "
         "bound {:.2g}\n",
         check.tokens, check.error, check.tensor, check.bound);
-  out += fmt::format("{:<16} {:>10} {:>10} {:>8} {:>9} {:>8}\n", "part", "ms", "GFLOP/s", "of peak",
-                     "GB/s", "of copy");
+  constexpr std::size_t kName = 16;
+  std::size_t width = kName;
+  for (const PartResult& part : result.parts) width = std::max(width, part.part.name.size());
+  out += fmt::format("{:<{}} {:>10} {:>10} {:>8} {:>9} {:>8}\n", "part", width, "ms", "GFLOP/s",
+                     "of peak", "GB/s", "of copy");
   for (const PartResult& part : result.parts)
     out += fmt::format(
-        "{:<16} {:>10.4f} {:>10.1f} {:>8} {:>9.2f} {:>8}\n", part.part.name, 1e3 * part.seconds,
-        1e-9 * part.part.flops / part.seconds, share_text(part.part.flops, part.peak_share),
-        1e-9 * part.part.bytes / part.seconds, share_text(part.part.bytes, part.copy_share));
+        "{:<{}} {:>10.4f} {:>10.1f} {:>8} {:>9.2f} {:>8}{}\n", part.part.name, width,
+        1e3 * part.seconds, 1e-9 * part.part.flops / part.seconds,
+        share_text(part.part.flops, part.peak_share), 1e-9 * part.part.bytes / part.seconds,
+        share_text(part.part.bytes, part.copy_share),
+        part.part.of.empty() ? "" : fmt::format("  {:.3f} x {}", part.ratio, part.part.of));
   return out;
 }
 

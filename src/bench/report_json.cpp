@@ -92,13 +92,15 @@ std::string to_json(const Profile& profile) {
 std::string to_json(const Result& result) {
   OrderedJson settings = OrderedJson::object(), parts = OrderedJson::array();
   for (const auto& [name, value] : result.settings.in_effect()) settings[name] = value;
-  for (const PartResult& part : result.parts)
+  for (const PartResult& part : result.parts) {
     parts.push_back({{"name", part.part.name},
                      {"seconds", part.seconds},
                      {"flops", part.part.flops},
                      {"bytes", part.part.bytes},
                      {"peak_share", share_json(part.part.flops, part.peak_share)},
                      {"copy_share", share_json(part.part.bytes, part.copy_share)}});
+    if (!part.part.of.empty()) parts.back().update({{"of", part.part.of}, {"ratio", part.ratio}});
+  }
   OrderedJson check;
   for (const Check& one : result.checks)
     check = {{"tensor", one.tensor},

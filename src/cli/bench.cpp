@@ -131,8 +131,8 @@ std::vector<VerbOption> options() {
 
 const Verb& bench_verb() {
   static const Verb verb{"bench",
-                         "speed of gemm, moe, attention, norm, loss, optimizer, sparse or step, as "
-                         "shares of the peak; of exchanges between ranks",
+                         "speed of gemm, moe, attention, norm, loss, optimizer, quantize, sparse "
+                         "or step against the peak, and of exchanges",
                          "KIND",
                          options(),
                          true,

@@ -303,6 +303,23 @@ TEST(Bench, PrintsASharePerPartForEveryKind) {
   }
 }
 
+TEST(Bench, TellsWhatQuantizingTakesOfAProduct) {
+  const std::vector<std::string> arguments{
+      "bench", "quantize", "--train.precision", "int8", "--rows",           "32", "--in", "64",
+      "--out", "96",       "--rounds",          "1",    "--device.threads", "1"};
+  const std::string table = succeed(arguments);
+  for (const char* text :
+       {"x_rows ", " x forward_64\n", "packing_transposed ", " x products_off\n"})
+    EXPECT_THAT(table, HasSubstr(text));
+  std::vector<std::string> with_json = arguments;
+  with_json.emplace_back("--json");
+  const json parts = json::parse(succeed(with_json))["parts"];
+  EXPECT_EQ(row_named(parts, "dy_columns")["of"], "weight_gradient_64");
+  EXPECT_GT(row_named(parts, "dy_columns")["ratio"], 0.0);
+  EXPECT_GT(row_named(parts, "packing")["copy_share"], 0.0);
+  EXPECT_FALSE(row_named(parts, "packing").contains("of"));
+}
+
 TEST(Bench, MeasuresExchangesOfThreads) {
   const std::vector<std::string> arguments{"bench", "exchange", "--ranks",  "3",
                                            "--mib", "1",        "--rounds", "1"};

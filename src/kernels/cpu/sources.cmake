@@ -44,6 +44,7 @@ set(cpu_sources
     cpu/head/head_tiling.cpp
     cpu/int8/avx2.cpp
     cpu/int8/avx512_vnni.cpp
+    cpu/int8/int8_operand.cpp
     cpu/int8/operands.cpp
     cpu/int8/portable.cpp
     cpu/linear.cpp

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -13,6 +14,7 @@
 #include "bench/cases.h"
 #include "bench/check.h"
 #include "bench/graph_case.h"
+#include "kernels/ref/int8_products.h"
 #include "support/test_config.h"
 
 namespace anabatic::bench {
@@ -113,6 +115,80 @@ TEST(Bench, MeasuresTheProductsOfItsPrecision) {
       EXPECT_EQ(in_int8, precision == std::string_view("int8")) << op << " in " << precision;
     }
   }
+}
+
+train::RunConfig int8_config(std::int64_t fallback) {
+  train::RunConfig run = run_config("int8");
+  run.precision.int8.fallback = fallback;
+  return run;
+}
+
+// Check compares all int8 values and packings with their definition, bit for bit.
+TEST(Bench, QuantizesAsProductsDo) {
+  for (const std::int64_t fallback : {64, 128})
+    for (const Settings::Texts& sizes :
+         {Settings::Texts{{"rows", "40"}, {"in", "64"}, {"out", "96"}},
+          Settings::Texts{{"rows", "130"}, {"in", "200"}, {"out", "33"}}}) {
+      Settings settings(sizes);
+      const auto benchmark = make_benchmark("quantize", int8_config(fallback), settings, false);
+      const Check check = benchmark->check();
+      EXPECT_LE(check.error, check.bound);
+      const std::vector<Part>& parts = benchmark->parts();
+      std::vector<double> seconds(parts.size(), 0.0);
+      benchmark->run(seconds);
+      double operands = 0;
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        EXPECT_GT(seconds[i], 0.0) << parts[i].name;
+        if (i > 0 && i <= 4) operands += seconds[i];
+      }
+      EXPECT_LE(std::abs(operands - seconds[0]), 1e-9 * seconds[0]);  // rounding of additions
+      // Off, what the run has, 16 and 0.
+      EXPECT_EQ(parts.size(), 9u + 4u * (fallback == 128 ? 3 : 4));
+      EXPECT_EQ(parts[1].name, "x_rows");
+      EXPECT_EQ(parts[1].of, fallback == 128 ? "forward_off" : "forward_64");
+      EXPECT_EQ(parts.back().name, "weight_gradient_0");
+      EXPECT_EQ(parts.back().of, "weight_gradient_off");
+    }
+  Settings settings(Settings::Texts{});
+  EXPECT_THAT(
+      message_of([&] { (void)make_benchmark("quantize", run_config("bf16"), settings, false); }),
+      HasSubstr("quantize: expected --train.precision int8, got bf16"));
+  Settings narrow(Settings::Texts{{"in", "31"}});
+  EXPECT_THAT(message_of([&] { (void)make_benchmark("quantize", int8_config(64), narrow, false); }),
+              HasSubstr("--in: expected an integer in [32, "));
+}
+
+// 0.4 % of the blocks at 64, a tenth at 16, all at 0, along rows and along columns.
+TEST(Bench, BlocksFallBackInTheSharesThatItNames) {
+  constexpr std::int64_t kRows = 1024, kColumns = 512;
+  std::vector<float> x(kRows * kColumns), turned(x.size());
+  for (std::int64_t i = 0; i < kRows * kColumns; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    x[at] = with_outliers(deviate("x", i), i, kColumns);
+    turned[static_cast<std::size_t>(i % kColumns * kRows + i / kColumns)] = x[at];
+  }
+  for (const bool by_rows : {true, false}) {
+    const auto share = [&](int fallback) {
+      const auto coded = by_rows ? kernels::ref::code_lines(x, kRows, kColumns, fallback)
+                                 : kernels::ref::code_lines(turned, kColumns, kRows, fallback);
+      return static_cast<double>(std::ranges::count(coded.falls_back, true)) /
+             static_cast<double>(coded.falls_back.size());
+    };
+    EXPECT_GT(share(64), 0.001) << by_rows;
+    EXPECT_LT(share(64), 0.015) << by_rows;
+    EXPECT_GT(share(16), 0.07) << by_rows;
+    EXPECT_LT(share(16), 0.13) << by_rows;
+    EXPECT_EQ(share(0), 1.0) << by_rows;
+    EXPECT_EQ(share(128), 0.0) << by_rows;
+  }
+}
+
+TEST(Bench, RatiosAreMediansOfTheRoundsOwn) {
+  const std::vector<Part> parts{{"a", 0, 0, "b"}, {"b", 0, 0}};
+  const std::vector<Round> rounds{{1, 1, {1, 2}}, {1, 1, {3, 3}}, {1, 1, {8, 2}}};
+  const std::vector<PartResult> results = summarize(parts, rounds);
+  EXPECT_EQ(results[0].ratio, 1);
+  EXPECT_EQ(results[1].ratio, 0);
 }
 
 TEST(Bench, AddsToGradientsWhenAsked) {

@@ -28,6 +28,8 @@ class Int8OperandCoding {
 
   // Finds room for the operands of Gemm `i`. One that an earlier Gemm has too takes room once.
   void add(const Gemm& gemm, std::int64_t i);
+  // The same for one operand of a Gemm, whose place it returns.
+  const Int8Lines* add_operand(const Gemm& gemm, Side side) { return find_or_add(gemm, side); }
   // After the last of them. The threads share out the work. `counts` may be null.
   void run(const Int8Coding& coding, device::ThreadTeam& team, CodingCounts* counts);
 
