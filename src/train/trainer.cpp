@@ -342,10 +342,11 @@ struct Trainer::Impl {
          .num_present =
              static_cast<std::int64_t>(checkpoints_of_run(run.train.output, start.run.id).size()),
          .keep_last = run.train.keep_last,
-         .log_bytes =
-             estimate_log_bytes(run.train.steps - first_step + 1,
-                                static_cast<std::int64_t>(session.config().spec.layers.size()),
-                                model::num_experts(session.config().spec), num_ranks(run))},
+         .log_bytes = estimate_log_bytes(
+             run.train.steps - first_step + 1,
+             static_cast<std::int64_t>(session.config().spec.layers.size()),
+             model::num_experts(session.config().spec), num_ranks(run),
+             uses_int8(run) ? std::ssize(ProductCalls(program->compiled).units()) : 0)},
         disk_room(run.train.output));
   }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "anabatic/error.h"
 #include "base/philox.h"
@@ -20,6 +21,8 @@
 #include "tensor/panels.h"
 #include "tensor/split_float.h"
 #include "train/adaptive/run_precision.h"
+#include "train/checkpoint/preflight.h"
+#include "train/record/windows_log.h"
 #include "train/trainer.h"
 #include "train/training_step.h"
 
@@ -454,6 +457,16 @@ TEST(AdaptiveTraining, CountsEveryUnitAlikeForAnyThreads) {
   EXPECT_EQ(lines[1]["int8_fallback"], *two.int8_fallback);
   const auto windows = json_lines(std::filesystem::path(run.train.output) / "windows.jsonl");
   EXPECT_EQ(windows.back()["int8"][one.int8[0].unit]["input"]["largest"], one.int8[0].largest);
+  // What is estimated for a line holds it, and is not far from it.
+  std::set<std::string> units;
+  for (const Int8Counts& of : one.int8) units.insert(of.unit);
+  const auto estimated = [&](std::size_t num_units) {
+    return WindowsLog::estimate_bytes(1, 0, static_cast<std::int64_t>(num_units));
+  };
+  const auto size = static_cast<std::int64_t>(windows.back()["int8"].dump().size());
+  EXPECT_GE(estimated(units.size()) - estimated(0), size);
+  EXPECT_LE(estimated(units.size()) - estimated(0), 2 * size);
+  EXPECT_GT(estimate_log_bytes(10, 2, 4, 1, 5), estimate_log_bytes(10, 2, 4, 1, 0));
 }
 
 TEST(AdaptiveTraining, IsRefusedByTheNamesOfKeys) {

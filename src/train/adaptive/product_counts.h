@@ -38,4 +38,14 @@ inline double share_of(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
+// What they counted, for StepMetrics and StepResult: nothing without int8 products.
+template <class Metrics>
+void add_counts(const ProductCounts& counts, const ProductCalls& calls, Metrics& metrics) {
+  if (counts.empty()) return;
+  const kernels::CodingCounts total = counts.total();
+  metrics.int8 = counts.shares(calls);
+  metrics.int8_zeroed = share_of(total.zeroed, total.elements);
+  metrics.int8_fallback = share_of(total.fallbacks, total.blocks);
+}
+
 }  // namespace anabatic::train

@@ -132,12 +132,7 @@ void RunPrecision::begin(std::int64_t step) {
 
 void RunPrecision::end(StepMetrics& metrics) {
   counts_->take(*program_, *calls_);
-  if (!counts_->empty()) {
-    const kernels::CodingCounts total = counts_->total();
-    metrics.int8 = counts_->shares(*calls_);
-    metrics.int8_zeroed = share_of(total.zeroed, total.elements);
-    metrics.int8_fallback = share_of(total.fallbacks, total.blocks);
-  }
+  add_counts(*counts_, *calls_, metrics);
   if (!adapts_) return;
   norms_.assign(unit_of_.size(), std::numeric_limits<double>::quiet_NaN());
   for (std::size_t i = 0; i < unit_of_.size() && metrics.tokens > 0; ++i) {

@@ -18,6 +18,7 @@ namespace {
 
 // Bytes of a step's line and TensorBoard event; the line has some numbers for each layer.
 constexpr std::int64_t kLogBytesOfStep = 700, kLogBytesOfLayer = 40, kLogBytesOfRank = 150;
+constexpr std::int64_t kLogBytesOfInt8 = 250;  // two numbers of a step, in both files
 // A run of more steps is often one that is meant to be stopped.
 constexpr std::int64_t kMostLoggedSteps = 100'000;
 
@@ -76,10 +77,12 @@ std::int64_t count_saves(std::int64_t first, std::int64_t last, std::int64_t sav
 }
 
 std::int64_t estimate_log_bytes(std::int64_t num_steps, std::int64_t num_layers,
-                                std::int64_t num_experts, std::int64_t num_ranks) {
+                                std::int64_t num_experts, std::int64_t num_ranks,
+                                std::int64_t num_int8_units) {
   return std::clamp<std::int64_t>(num_steps, 0, kMostLoggedSteps) *
-             (kLogBytesOfStep + kLogBytesOfLayer * num_layers + kLogBytesOfRank * (num_ranks - 1)) +
-         WindowsLog::estimate_bytes(num_steps, num_layers * num_experts);
+             (kLogBytesOfStep + kLogBytesOfLayer * num_layers + kLogBytesOfRank * (num_ranks - 1) +
+              (num_int8_units > 0 ? kLogBytesOfInt8 : 0)) +
+         WindowsLog::estimate_bytes(num_steps, num_layers * num_experts, num_int8_units);
 }
 
 }  // namespace anabatic::train

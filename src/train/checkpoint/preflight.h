@@ -32,8 +32,9 @@ void require_disk_room(const std::filesystem::path& directory, const DiskNeed& n
 // Steps in [first, last] after which a run saves: multiples of save_every, and the last.
 std::int64_t count_saves(std::int64_t first, std::int64_t last, std::int64_t save_every);
 // Estimated bytes of metrics.jsonl, those of other ranks, TensorBoard events and windows.jsonl.
-// `num_experts` is per layer.
+// `num_experts` is per layer, `num_int8_units` of the model: the weights that int8 products count.
 std::int64_t estimate_log_bytes(std::int64_t num_steps, std::int64_t num_layers,
-                                std::int64_t num_experts, std::int64_t num_ranks);
+                                std::int64_t num_experts, std::int64_t num_ranks,
+                                std::int64_t num_int8_units);
 
 }  // namespace anabatic::train

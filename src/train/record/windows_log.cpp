@@ -117,11 +117,11 @@ void WindowsLog::write(std::int64_t step) {
   begin_ = step + 1;
 }
 
-std::int64_t WindowsLog::estimate_bytes(std::int64_t num_steps,
-                                        std::int64_t num_experts_of_layers) {
-  constexpr std::int64_t kBytesOfLine = 500, kBytesOfCount = 8;
+std::int64_t WindowsLog::estimate_bytes(std::int64_t num_steps, std::int64_t num_experts_of_layers,
+                                        std::int64_t num_int8_units) {
+  constexpr std::int64_t kBytesOfLine = 500, kBytesOfCount = 8, kBytesOfUnit = 260;
   return std::clamp<std::int64_t>(num_steps, 0, kMostWindows) *
-         (kBytesOfLine + kBytesOfCount * num_experts_of_layers);
+         (kBytesOfLine + kBytesOfCount * num_experts_of_layers + kBytesOfUnit * num_int8_units);
 }
 
 }  // namespace anabatic::train

@@ -44,8 +44,9 @@ class WindowsLog {
   // Ends the window under way and makes the file durable.
   void sync();
 
-  // Estimated bytes of a run's windows.
-  static std::int64_t estimate_bytes(std::int64_t num_steps, std::int64_t num_experts_of_layers);
+  // Estimated bytes of a run's windows. `num_int8_units`: weights whose int8 products count.
+  static std::int64_t estimate_bytes(std::int64_t num_steps, std::int64_t num_experts_of_layers,
+                                     std::int64_t num_int8_units);
 
  private:
   void write(std::int64_t step);
