@@ -38,6 +38,10 @@ struct StepResult {
   bool is_skipped = false;             // a gradient was not finite, and nothing was updated
   std::int64_t num_labels = 0;
   std::vector<LayerBalance> experts{};  // one for each MoE layer
+  // As in StepMetrics.
+  std::vector<SparsityMetrics> sparsity{};
+  std::vector<Int8Counts> int8{};
+  std::optional<double> int8_zeroed{}, int8_fallback{};
 };
 
 struct GradientNorm {

@@ -17,15 +17,15 @@ if _loaded != __file__:
 setattr(_sys, "_anabatic", __file__)
 
 from ._core import VERSION as __version__
-from ._core import (CommMetrics, EvaluationSummary, GradientNorm, LayerBalance, MemoryShare, PlannedChoice, PlannedStep, PlanSummary,
-                    PreferenceMetrics, StateInfo, StepMetrics, TrainSummary)
+from ._core import (CommMetrics, EvaluationSummary, GradientNorm, Int8Counts, LayerBalance, MemoryShare, PlannedChoice, PlannedStep,
+                    PlanSummary, PreferenceMetrics, SparsityMetrics, StateInfo, StepMetrics, TrainSummary)
 from .errors import BudgetError, CommError, Error, InternalError, InvalidArgument, ResourceError, Unsupported
 from .tools import Dataset, Tokenizer, info, load_plugin, plan, tokenize
 from .training import Training
 
 __all__ = [
-    "BudgetError", "CommError", "CommMetrics", "Dataset", "Error", "EvaluationSummary", "GradientNorm", "InternalError",
-    "InvalidArgument", "LayerBalance", "MemoryShare", "PlanSummary", "PlannedChoice", "PlannedStep", "PreferenceMetrics",
-    "ResourceError", "StateInfo", "StepMetrics", "Tokenizer", "TrainSummary", "Training", "Unsupported", "__version__", "info",
-    "load_plugin", "plan", "tokenize"
+    "BudgetError", "CommError", "CommMetrics", "Dataset", "Error", "EvaluationSummary", "GradientNorm", "Int8Counts",
+    "InternalError", "InvalidArgument", "LayerBalance", "MemoryShare", "PlanSummary", "PlannedChoice", "PlannedStep",
+    "PreferenceMetrics", "ResourceError", "SparsityMetrics", "StateInfo", "StepMetrics", "Tokenizer", "TrainSummary", "Training",
+    "Unsupported", "__version__", "info", "load_plugin", "plan", "tokenize"
 ]

@@ -60,6 +60,27 @@ void bind_results(nb::module_& core) {
       .def_ro("rejected_tokens", &PreferenceMetrics::rejected_tokens)
       .SHOWS("pairs", "accuracy", "margin", "chosen_reward", "rejected_reward");
 
+  nb::class_<SparsityMetrics>(core, "SparsityMetrics",
+                              "Masks of an entry of sparsity.weights that were chosen before a "
+                              "step.")
+      .def_ro("units", &SparsityMetrics::units)
+      .def_ro("pattern", &SparsityMetrics::pattern)
+      .def_ro("density", &SparsityMetrics::density, "the share of blocks or weights present")
+      .def_ro("is_final", &SparsityMetrics::is_final, "whether they stay from here on")
+      .SHOWS("units", "pattern", "density", "is_final");
+
+  nb::class_<Int8Counts>(core, "Int8Counts",
+                         "What int8 products of one unit counted of the rows that they quantised.")
+      .def_ro("unit", &Int8Counts::unit)
+      .def_ro("of_gradient", &Int8Counts::of_gradient,
+              "whether of the gradient of its output; else of its input")
+      .def_ro("largest", &Int8Counts::largest, "magnitude")
+      .def_ro("zeroed", &Int8Counts::zeroed,
+              "share of the elements other than 0 whose int8 value is 0")
+      .def_ro("fallback", &Int8Counts::fallback,
+              "share of blocks that were multiplied with 16 bits")
+      .SHOWS("unit", "of_gradient", "largest", "zeroed", "fallback");
+
   nb::class_<StepMetrics>(core, "StepMetrics", "One training step, as a line of metrics.jsonl.")
       .def_ro("step", &StepMetrics::step, "1 for the first")
       .def_ro("steps", &StepMetrics::steps, "of the whole run")
@@ -85,6 +106,14 @@ void bind_results(nb::module_& core) {
       .def_ro("experts", &StepMetrics::experts, "one LayerBalance for each MoE layer")
       .def_ro("comm", &StepMetrics::comm, "None with one rank")
       .def_ro("preference", &StepMetrics::preference, "None but for train.objective: dpo")
+      .def_ro("sparsity", &StepMetrics::sparsity,
+              "one SparsityMetrics for each entry whose masks were chosen")
+      .def_ro("int8", &StepMetrics::int8, "Int8Counts of each unit with int8 products")
+      .def_ro(
+          "int8_zeroed", &StepMetrics::int8_zeroed,
+          "share of the elements other than 0 whose int8 value is 0; None without int8 products")
+      .def_ro("int8_fallback", &StepMetrics::int8_fallback,
+              "share of blocks multiplied with 16 bits; None without int8 products")
       .SHOWS("step", "loss", "grad_norm", "learning_rate", "step_time_s");
 
   nb::class_<EvaluationSummary>(core, "EvaluationSummary", "The loss on held-out data.")

@@ -210,7 +210,13 @@ class SessionRun : public Run<Session> {
                           .learning_rate = rate,
                           .loss_scale = result.loss_scale,
                           .is_skipped = result.is_skipped,
-                          .experts = result.experts};
+                          .mfu = std::nullopt,
+                          .experts = result.experts,
+                          .comm = std::nullopt,
+                          .sparsity = result.sparsity,
+                          .int8 = result.int8,
+                          .int8_zeroed = result.int8_zeroed,
+                          .int8_fallback = result.int8_fallback};
       metrics.step_time_s =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       metrics.tokens_per_second =

@@ -44,6 +44,25 @@ class OwnData(Case):
         self.assertEqual(tiny.bytes_of(summary.checkpoint), tiny.bytes_of(self.folder / "binary" / newest))
         self.assertEqual(run.evaluate().loss, summary.after.loss)
 
+    def test_metrics_have_what_the_file_has_of_int8_masks_and_the_loss_scale(self):
+        settings = tiny.run_settings(self.folder, train_precision="int8", train_steps=3, precision_loss_scale=1024,
+                                     sparsity_weights=["{units: [experts.down], pattern: '2:4', schedule: {begin: 2, end: 2}}"])
+        steps = list(ab.Training(settings))
+        lines = [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
+        for step, line in zip(steps, lines, strict=True):
+            self.assertEqual((step.int8_zeroed, step.int8_fallback), (line["int8_zeroed"], line["int8_fallback"]))
+            self.assertEqual((step.loss_scale, step.is_skipped), (1024, False))
+            self.assertEqual((line["loss_scale"], line["skipped"]), (1024, False))
+            self.assertEqual({entry.units: entry.density for entry in step.sparsity}, line.get("density", {}))
+        self.assertEqual([len(step.sparsity) for step in steps], [0, 1, 0])
+        self.assertEqual((steps[1].sparsity[0].pattern, steps[1].sparsity[0].is_final), ("2:4", True))
+        window = [json.loads(line) for line in (self.folder / "run/windows.jsonl").read_text().splitlines()][-1]["int8"]
+        for counts in steps[-1].int8:
+            of = window[counts.unit]["gradient" if counts.of_gradient else "input"]
+            self.assertEqual((counts.largest, counts.zeroed, counts.fallback), (of["largest"], of["zeroed"], of["fallback"]))
+        self.assertEqual(sum(len(of) for of in window.values()), len(steps[-1].int8))
+        self.assertIn("fallback=", repr(steps[-1].int8[0]))
+
     def test_a_yaml_file_with_overrides(self):
         settings = tiny.run_settings(self.folder)
         sections = {}

@@ -27,8 +27,9 @@ using train::RunConfig;
 
 class SessionTest : public ::testing::Test {
  protected:
-  std::string yaml(const std::function<void(RunConfig&)>& change = {}) {
-    RunConfig run = testing::tiny_run(folder_.path());
+  std::string yaml(const std::function<void(RunConfig&)>& change = {},
+                   const std::string& sizes = "") {
+    RunConfig run = testing::tiny_run(folder_.path(), sizes);
     run.train.gradient_accumulation_steps = 2;
     if (change) change(run);
     const std::filesystem::path file = folder_.path() / "run.yaml";
@@ -59,6 +60,38 @@ std::vector<float> values_of(const Session& session, const std::string& state) {
       return values;
     }
   return {};
+}
+
+TEST_F(SessionTest, TellsWhatInt8ProductsCountAndWhichMasksWereChosen) {
+  const std::string file = yaml(
+      [](RunConfig& run) {
+        run.train.precision = "int8";
+        run.sparsity.weights = {{.units = {"experts.down"},
+                                 .pattern = spec::SparsityPattern::kTwoOfFour,
+                                 .density = 0.5,
+                                 .schedule = {.begin = 2, .end = 2}}};
+      },
+      R"("hidden_size": 64, "intermediate_size": 96)");
+  Session session({}, file);
+  const StepResult first = session.step(batch(), 1e-2), second = session.step(batch(), 1e-2);
+  ASSERT_FALSE(first.int8.empty());
+  EXPECT_GT(first.int8[0].largest, 0);
+  EXPECT_GT(*first.int8_zeroed, 0);
+  EXPECT_LT(*first.int8_zeroed, 0.2);
+  EXPECT_LT(*first.int8_fallback, 1);
+  EXPECT_TRUE(first.sparsity.empty());
+  ASSERT_EQ(second.sparsity.size(), 1u);
+  EXPECT_EQ(second.sparsity[0].units, "experts.down");
+  EXPECT_EQ(second.sparsity[0].density, 0.5);
+  EXPECT_TRUE(second.sparsity[0].is_final);
+  // Counts are those of one step.
+  Session other({}, file);
+  EXPECT_EQ(other.step(batch(), 1e-2).int8[0].zeroed, first.int8[0].zeroed);
+  EXPECT_NE(second.int8[0].zeroed, first.int8[0].zeroed);
+  Session bf16({}, yaml([](RunConfig& run) { run.train.precision = "bf16"; }));
+  const StepResult without = bf16.step(batch(), 1e-2);
+  EXPECT_TRUE(without.int8.empty());
+  EXPECT_FALSE(without.int8_zeroed);
 }
 
 TEST_F(SessionTest, MakesWeightsSparseByTheSchedule) {

@@ -9,6 +9,7 @@
 #include "device/memory.h"
 #include "plan/budget_error.h"
 #include "runtime/swap/swap_space.h"
+#include "train/adaptive/product_counts.h"
 #include "train/api/model_states.h"
 #include "train/api/plan_summary.h"
 #include "train/api/step_data.h"
@@ -65,6 +66,8 @@ struct Session::Impl {
   std::int64_t step = 0;
   train::LossScaler scaler{1};
   train::SparseWeights sparse_weights;
+  std::optional<train::ProductCalls> products;
+  train::ProductCounts counts;  // of the last step
   train::RunIdentity identity = train::new_run_identity();
   bool is_sound = true;     // are the states those of `step`?
   bool is_stale = false;    // must every copy and packing be made from its parameter?
@@ -112,6 +115,8 @@ struct Session::Impl {
     program = model->bind(std::move(planned.plan.training));
     experts = train::ExpertCounts(*program);
     sparse_weights = train::SparseWeights(run, program->compiled.graph);
+    products.emplace(program->compiled);
+    counts = train::ProductCounts(*products);
   }
 
   void list_norms() {
@@ -157,9 +162,10 @@ struct Session::Impl {
     ANABATIC_REQUIRE(data.unmasked_tokens > 0,
                      "[session] expected a label to learn, got none in {} sequences", batch.size());
     if (is_stale) refresh();
-    (void)sparse_weights.prepare(*model, step + 1);
     norms.clear();
-    StepResult result{.step = step + 1, .num_labels = data.unmasked_tokens};
+    StepResult result{.step = step + 1,
+                      .num_labels = data.unmasked_tokens,
+                      .sparsity = sparse_weights.prepare(*model, step + 1)};
     const train::StepNumbers numbers{.update = scaler.update_of(step + 1),
                                      .learning_rate = learning_rate,
                                      .loss_scale = scaler.scale(),
@@ -167,6 +173,7 @@ struct Session::Impl {
                                      .step = step + 1};
     if (train::scales_loss(run)) result.loss_scale = numbers.loss_scale;
     experts.clear();
+    program->executor->clear_counts();
     const train::StepTotals totals = train::totals_of(data);
     train::run_training_step(
         *program, data, totals, numbers,
@@ -176,6 +183,8 @@ struct Session::Impl {
           if (!scaler.is_dynamic()) require_finite_loss(*program, step + 1, result.loss);
         },
         [&] { is_sound = false; });
+    counts.take(*program, *products);
+    train::add_counts(counts, *products, result);
     result.gradient_norm = program->scalar("grad_norm");
     // An update by a norm that is not finite leaves all as it was, unless it is in the backward.
     is_sound = program->executor->has_action(spec::Action::kUpdate);
