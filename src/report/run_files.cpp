@@ -25,7 +25,8 @@ constexpr std::int64_t kMostTextBytes = std::int64_t{4} << 20;
 // Numbers of a step's line that a page draws as they are.
 constexpr std::array kPlain{"loss",          "aux_loss",    "z_loss",
                             "grad_norm",     "mfu",         "peak_memory_bytes",
-                            "learning_rate", "step_time_s", "tokens_per_second"};
+                            "learning_rate", "step_time_s", "tokens_per_second",
+                            "loss_scale"};
 
 std::optional<double> number(const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -59,6 +60,8 @@ class Metrics {
     last_loss_ = number(line, "loss");
     peak_ = std::max(peak_, number(line, "peak_memory_bytes").value_or(0));
     planned_ = number(line, "planned_memory_bytes").value_or(planned_);
+    const auto skipped = line.find("skipped");
+    num_skipped_ += skipped != line.end() && skipped->is_boolean() && skipped->get<bool>();
     num_gaps_ += line.contains("loss") && !last_loss_;
   }
 
@@ -73,6 +76,7 @@ class Metrics {
             {"step_seconds", rounded(median())},
             {"loss", rounded(last_loss_)},
             {"losses_not_finite", num_gaps_},
+            {"skipped", num_skipped_},
             {"peak_bytes", peak_ > 0 ? rounded(peak_) : OrderedJson()},
             {"planned_bytes", planned_ > 0 ? rounded(planned_) : OrderedJson()}};
   }
@@ -111,7 +115,7 @@ class Metrics {
 
   std::array<Series, kPlain.size()> plain_;
   Series busiest_, idlest_, starved_;
-  std::int64_t first_ = 0, last_ = 0, num_steps_ = 0, num_gaps_ = 0;
+  std::int64_t first_ = 0, last_ = 0, num_steps_ = 0, num_gaps_ = 0, num_skipped_ = 0;
   double tokens_ = 0, seconds_ = 0, peak_ = 0, planned_ = 0;
   std::optional<double> last_loss_;
   std::vector<double> recent_;

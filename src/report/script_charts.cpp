@@ -58,6 +58,13 @@ function balanceChart() {
   return lineChart({title: "Balance loss", unit: "unweighted", lines: seriesLines("aux_loss", ""),
     caption: "Good: near its least value (1; with balance_loss all_layers the experts a token chooses), where all experts are equally busy." + thinned("aux_loss")});
 }
+// Runs have one where train.precision or precision.loss_scale asks for it.
+function scaleChart() {
+  const skipped = runs.reduce((sum, run) => sum + (run.totals.skipped || 0), 0);
+  return lineChart({title: "Loss scale", unit: "what the loss is multiplied by", lines: seriesLines("loss_scale", "", {plain: true}), mayBeLog: true,
+    caption: "Good: it settles. It doubles after 2000 clean steps and is halved by a step whose gradients overflow, which is skipped. " +
+      `${skipped === 0 ? "No step was" : skipped === 1 ? "One step was" : `${skipped} steps were`} skipped.` + thinned("loss_scale")});
+}
 const tokensAStep = run => number(run.record.tokens_a_step);
 const predicted = run => run.record.plan && number(run.record.plan.step_seconds);
 function speedChart() {

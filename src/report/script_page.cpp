@@ -124,7 +124,7 @@ function build() {
   for (const text of warnings()) main.appendChild(make("p", {class: "broken"}, esc(text)));
   section("Summary", "summary").appendChild(table(summaryRows()));
   const learning = section("Learning", "learning");
-  if (!grid(learning, [lossChart(), normChart(), rateChart(), balanceChart()])) say(learning, "No step is recorded yet.");
+  if (!grid(learning, [lossChart(), normChart(), rateChart(), balanceChart(), scaleChart()])) say(learning, "No step is recorded yet.");
   const speed = section("Speed and time", "speed");
   if (!grid(speed, [speedChart(), utilizationChart(), segmentChart(), ...runs.map(segmentHistory)])) say(speed, "No step is recorded yet.");
   const memory = section("Memory", "memory");

@@ -73,7 +73,8 @@ def write_long_run(folder):
     with open(folder / "metrics.jsonl", "w") as file:
         for step in range(1, 200_001):
             loss = 4 * math.exp(-step / 40_000) + 2 + (50 if step == 123_456 else 0)
-            line = {"step": step, "loss": None if 60_000 <= step < 61_000 else loss, "learning_rate": 1e-3, "tokens_per_second": 1e4, "tokens": 99}
+            line = {"step": step, "loss": None if 60_000 <= step < 61_000 else loss, "learning_rate": 1e-3, "tokens_per_second": 1e4, "tokens": 99,
+                    "loss_scale": 2.0 ** (16 - step % 3), "skipped": step % 20_000 == 1}
             file.write(json.dumps(line) + "\n")
         file.write('{"step": 200001, "lo')
     with open(folder / "windows.jsonl", "w") as file:
@@ -149,9 +150,10 @@ def main():
 
         page = report(folder / "long.html", folder / "long")
         expect(page.stat().st_size < 2_000_000, f"a small page of a long run, got {page.stat().st_size} bytes")
-        dom = check(chromium, page, folder, charts=15, canvases=12)
+        dom = check(chromium, page, folder, charts=16, canvases=12)
         expect("broken</title>" not in dom and "<img" not in dom, "text of a config to stay text")
         expect("running or killed" in dom and "mean of 512 steps" in dom, "the description of a long run")
+        expect("10 steps were skipped" in dom, "the caption of the loss scale")
         loss = re.search(r'aria-label="Loss">(.*?)</svg>', dom)[1]
         expect(max(d.count("M") for d in re.findall(r' d="([^"]*)" fill="none"', loss)) == 2, "a gap where the loss is not finite")
 

@@ -51,6 +51,17 @@ TEST(ReadRun, TakesARunThatIsAtWorkAndWasMadeWithoutARecord) {
   EXPECT_EQ(run["experts"], nullptr);
 }
 
+TEST(ReadRun, HasTheLossScaleOfRunsThatHaveOne) {
+  const TempDirectory directory;
+  write_text(directory / "metrics.jsonl",
+             "{\"step\":1,\"loss\":4.0,\"loss_scale\":65536,\"skipped\":true}\n"
+             "{\"step\":2,\"loss\":4.0,\"loss_scale\":32768,\"skipped\":false}\n"
+             "{\"step\":3,\"loss\":4.0}\n");
+  const OrderedJson run = read_run(directory.path());
+  EXPECT_EQ(run["series"]["loss_scale"]["mean"], OrderedJson({65536, 32768}));
+  EXPECT_EQ(run["totals"]["skipped"], 1);
+}
+
 TEST(ReadRun, SaysWhenTheRunIsDone) {
   const TempDirectory directory;
   write_text(directory / "run.json", "{\"steps\": 2, \"config\": {\"train.steps\": \"2\"}}");
