@@ -127,7 +127,8 @@ struct Config {
     // matrices in int8 and all else in bf16. fp16 stores activations, their gradients and copies of
     // weights in fp16, mixed the gradients of activations alone; both compute in fp32. adaptive is
     // int8 where the measured errors of products allow it (precision.adaptive). These four are for
-    // training and its validations; elsewhere they are bf16.
+    // training, fp16 and mixed for its validations too (precision.validation); elsewhere they are
+    // bf16.
     enum class Precision { kAuto, kAdaptive, kBf16, kFp16, kFp32, kInt8, kMixed };
     Precision precision = Precision::kAuto;
     // Seed of random weights, of shuffling and of dropout. Allowed: >= 0.
@@ -195,6 +196,11 @@ struct Config {
     // Units whose products are never below bf16, such as [head, layers.0.experts.down]. They are
     // named as in precision.keep.
     std::vector<std::string> critical{};
+    // Products of validations in a run with train.precision: int8 or adaptive. bf16 has the loss of
+    // the model that is saved: it makes weights in bf16 of the fp32 ones, a layer at a time. train
+    // has the products of the step. Other precisions validate as they train.
+    enum class Validation { kBf16, kTrain };
+    Validation validation = Validation::kBf16;
     // What a step's loss is multiplied by before its backward, so that gradients of few bits do not
     // underflow; the update undoes it. dynamic begins at 65536, doubles after 2000 steps, and is
     // divided by 2 with a step that is skipped because a gradient is not finite. auto is dynamic

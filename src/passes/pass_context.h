@@ -55,6 +55,8 @@ struct PassOptions {
   const ExpertCuts* expert_cuts = nullptr;
   // The states of this program that other programs hold. null: none.
   const HeldStates* held_states = nullptr;
+  // Whether a forward makes derived states that these do not have itself (stream_weights).
+  bool streams_weights = false;
   // Parameters that are on disk between their readers (reload_parameters). null: none.
   const StateNames* on_disk = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none

@@ -33,6 +33,7 @@
 #include "passes/precision/precision.h"
 #include "passes/precision/quantize_frozen.h"
 #include "passes/precision/quantize_products.h"
+#include "passes/precision/stream_weights.h"
 #include "passes/ranks/fuse_exchange_rows.h"
 #include "passes/ranks/reduce_gradients.h"
 #include "passes/ranks/shard_experts.h"
@@ -100,6 +101,8 @@ constexpr std::array kStages{
     Stage{kFuseRope, Runs::kBoth},
     // The fusions look for weights that are states; after it some are packed by a node.
     Stage{kPackAgain, Runs::kTraining},
+    // Likewise.
+    Stage{kStreamWeights, Runs::kBoth},
     // Gradients are final, and derived states are known.
     Stage{kApplyOptimizer, Runs::kTraining},
     // Gradients have their layouts, and all that reads them is there.

@@ -65,6 +65,7 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .slice_bytes = places_.on_disk ? options_.disk.slice_bytes : 0,
                       .expert_cuts = &expert_cuts_,
                       .held_states = &options_.held_states,
+                      .streams_weights = options_.streams_weights && !options_.training,
                       .on_disk = &parameters_on_disk_,
                       .decisions = decisions,
                       .mesh = options_.mesh,

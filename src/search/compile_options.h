@@ -60,6 +60,7 @@ struct CompileOptions {
   std::string dump_directory{};      // empty: none; else every artifact is written there: the graph
                                      // after each pass, plan.txt, program.txt
   passes::HeldStates held_states{};  // states that other programs hold already
+  bool streams_weights = false;      // passes::PassOptions; of forward programs
   passes::StateNames states_on_disk{};  // the part of them on disk; for programs that do not train
   plan::MemoryOptions memory{};         // of training programs
   // Decisions of a plan for almost this budget. If their places of states fit this one too, no

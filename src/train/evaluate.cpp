@@ -57,6 +57,10 @@ Evaluation Evaluator::run(StepSums* sums, std::int64_t most_samples) {
   return result;
 }
 
+void Evaluator::set_updates(std::int64_t updates) {
+  program_->set_scalar("step", static_cast<std::int32_t>(updates));
+}
+
 double summed_loss(BoundProgram& program, const io::MicroBatch& batch) {
   program.set_batch(batch);
   set_loss_scales(program, totals_of(batch));

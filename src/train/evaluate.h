@@ -25,6 +25,8 @@ class Evaluator {
   // `most_samples`: of the first ones.
   Evaluation run(StepSums* sums = nullptr,
                  std::int64_t most_samples = std::numeric_limits<std::int64_t>::max());
+  // How many updates the weights have had, for a program that makes them of a grid with a delay.
+  void set_updates(std::int64_t updates);
 
   const lower::Compiled& compiled() const { return program_->compiled; }
 

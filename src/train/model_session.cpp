@@ -61,11 +61,11 @@ spec::MomentPrecision moment_precision(const std::string& key) {
   return key == "bf16" ? kBf16 : key == "int8" ? kInt8 : kFp32;
 }
 
-lower::Precision precision_of(const RunConfig& run, bool as_trained) {
+lower::Precision precision_of(const RunConfig& run, bool as_trained, bool is_validation) {
   using enum lower::Precision;
   const std::string& word = run.train.precision;
   if (word == "fp32") return kFp32;
-  if (!as_trained) return kBf16;
+  if (!as_trained || (is_validation && validates_in_bf16(run))) return kBf16;
   return uses_int8(run) ? kInt8 : word == "fp16" ? kFp16 : word == "mixed" ? kMixed : kBf16;
 }
 
@@ -75,12 +75,15 @@ lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request) {
   const RunConfig::Optimizer& optimizer = run.optimizer;
   lower::CompileOptions options;
-  options.precision = precision_of(run, request.as_trained);
+  options.precision = precision_of(run, request.as_trained, request.is_validation);
   if (request.as_trained) {
-    options.products = product_options(run);
+    options.products =
+        request.is_validation ? validation_product_options(run) : product_options(run);
     options.quantization = quantization_options(run);
     options.sparsity = sparsity_options(run);
   }
+  // Others hold packings in int8 under the names of those in bf16.
+  options.streams_weights = uses_int8(run) && options.precision == lower::Precision::kBf16;
   options.training = request.training;
   options.with_update = request.with_update;
   options.micro_batches = request.micro_batches;

@@ -85,8 +85,9 @@ class ModelSession {
     std::string only_kernels{};      // rows whose name starts with it; empty: all
     // Int8 products and grids of weights as the run has them; else bf16 and weights as they are.
     bool as_trained = false;
-    bool is_of_ranks = false;  // that share its steps, or its micro-batches
-    std::int32_t rank = 0;     // of these
+    bool is_validation = false;  // as_trained, but with the products of precision.validation
+    bool is_of_ranks = false;    // that share its steps, or its micro-batches
+    std::int32_t rank = 0;       // of these
   };
   // Builds, compiles and binds; adds the program's states to the store.
   std::unique_ptr<BoundProgram> bind(const CompileRequest& request);

@@ -184,16 +184,16 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
               "these give it. auto is one a data rank.",
               1, AT(train.gradient_leaves), kMostRanks),
       "auto", RunConfig::Train::kOneADataRank, AT(train.gradient_leaves)));
-  keys.push_back(
-      choice("train.precision",
-             "Precision of matrix products and of activations saved for the backward. auto is bf16 "
-             "for training; elsewhere it is the precision of the weight files. int8 has products "
-             "of trained matrices in int8 and all else in bf16. fp16 stores activations, their "
-             "gradients and copies of weights in fp16, mixed the gradients of activations alone; "
-             "both compute in fp32. adaptive is int8 where the measured errors of products allow "
-             "it (precision.adaptive). These four are for training and its validations; elsewhere "
-             "they are bf16.",
-             {"auto", "adaptive", "bf16", "fp16", "fp32", "int8", "mixed"}, AT(train.precision)));
+  keys.push_back(choice(
+      "train.precision",
+      "Precision of matrix products and of activations saved for the backward. auto is bf16 "
+      "for training; elsewhere it is the precision of the weight files. int8 has products "
+      "of trained matrices in int8 and all else in bf16. fp16 stores activations, their "
+      "gradients and copies of weights in fp16, mixed the gradients of activations alone; "
+      "both compute in fp32. adaptive is int8 where the measured errors of products allow "
+      "it (precision.adaptive). These four are for training, fp16 and mixed for its validations "
+      "too (precision.validation); elsewhere they are bf16.",
+      {"auto", "adaptive", "bf16", "fp16", "fp32", "int8", "mixed"}, AT(train.precision)));
   keys.push_back(integer("train.seed", "Seed of random weights, of shuffling and of dropout.", 0,
                          AT(train.seed)));
   keys.push_back(

@@ -80,6 +80,7 @@ struct RunConfig {
     } int8;
     std::map<std::string, std::string> keep;  // int8 | bf16 | fp32 by unit
     std::vector<std::string> critical;        // units that are never below bf16
+    std::string validation = "bf16";          // bf16 | train: of runs with int8 products
     static constexpr double kDynamic = 0, kByPrecision = -1;
     double loss_scale = kByPrecision;  // from which a backward begins
     // How train.precision: adaptive moves units.

@@ -86,6 +86,7 @@ ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
                     .with_weights = trains_on_rows(run),
                     .preference = preference_of(run)},
           .as_trained = true,
+          .is_validation = true,
           .is_of_ranks = true};
 }
 

@@ -63,6 +63,13 @@ class OwnData(Case):
         self.assertEqual(sum(len(of) for of in window.values()), len(steps[-1].int8))
         self.assertIn("fallback=", repr(steps[-1].int8[0]))
 
+    def test_a_run_in_int8_generates_and_evaluates_as_one_in_bf16(self):
+        run = ab.Training(tiny.run_settings(self.folder, train_precision="int8", train_save_dtype="fp32"))
+        run.train()
+        got = run.evaluate().loss, run.generate("abc")
+        other = ab.Training(tiny.run_settings(self.folder, train_precision="bf16", train_save_dtype="fp32"))
+        self.assertEqual((other.evaluate().loss, other.generate("abc")), got)
+
     def test_a_yaml_file_with_overrides(self):
         settings = tiny.run_settings(self.folder)
         sections = {}

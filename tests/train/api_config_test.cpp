@@ -144,6 +144,7 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
   EXPECT_WORDS(optimizer, state_precision);
   EXPECT_WORDS(optimizer, update);
   EXPECT_WORDS(memory, compress);
+  EXPECT_WORDS(precision, validation);
   EXPECT_WORDS(memory, activations);
   EXPECT_WORDS(memory, optimizer_state);
   EXPECT_WORDS(memory, masters);
@@ -171,7 +172,7 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
   EXPECT_WORDS(device, kind);
   EXPECT_EQ(std::count_if(config_keys().begin(), config_keys().end(),
                           [](const ConfigKey& key) { return key.type == "word"; }),
-            32);
+            33);
 }
 
 #undef EXPECT_WORDS

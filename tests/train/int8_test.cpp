@@ -357,5 +357,109 @@ TEST(Int8Training, IsEvaluatedInBf16) {
   EXPECT_EQ(evaluate(run).loss, in_int8_run);
 }
 
+RunConfig validated_run(const std::filesystem::path& folder, const std::string& extra = kExperts) {
+  RunConfig run = int8_run(folder, extra);
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder, "validation", 12, 8)};
+  run.train.save_dtype = "fp32";
+  run.train.steps = 2;
+  return run;
+}
+
+// The loss shown is that of the saved model, for `evaluate` and for a run that goes on in bf16.
+TEST(Int8Training, ValidatesTheModelThatItSaves) {
+  for (const char* extra : {kExperts, kDense}) {
+    SCOPED_TRACE(extra);
+    const TemporaryDirectory folder;
+    RunConfig run = validated_run(folder.path(), extra);
+    const TrainResult trained = Trainer(run).train();
+    RunConfig saved = run;
+    saved.model.path = trained.checkpoint;
+    saved.model.init = "pretrained";
+    saved.train.precision = "bf16";
+    EXPECT_EQ(trained.after->loss, evaluate(saved).loss);
+    EXPECT_NE(trained.after->loss, trained.before->loss);
+
+    RunConfig in_bf16 = run;
+    in_bf16.train.precision = "bf16";
+    EXPECT_EQ(Trainer(in_bf16).train().after->loss, trained.after->loss);
+    in_bf16.train.output += "_fresh";
+    EXPECT_EQ(Trainer(in_bf16).train().before->loss, trained.before->loss);
+
+    run.precision.validation = "train";
+    const double in_int8 = Trainer(run).train().after->loss;
+    EXPECT_NE(in_int8, trained.after->loss);
+    expect_near({in_int8}, {trained.after->loss});
+  }
+}
+
+TEST(Int8Training, ValidatesWithEqualBitsHoweverItIsPlanned) {
+  const TemporaryDirectory folder;
+  RunConfig base = validated_run(folder.path());
+  base.train.steps = 1;
+  const double want = Trainer(base).train().after->loss;
+  int number = 0;
+  for (const PlanChange& change : plan_changes()) {
+    RunConfig run = base;
+    run.train.output = folder.path() / std::to_string(number++);
+    change.apply(run);
+    EXPECT_EQ(Trainer(run).train().after->loss, want) << change.name;
+  }
+  RunConfig ranks = base;
+  ranks.train.output = folder.path() / "ranks";
+  ranks.train.micro_batch_size = 1;
+  ranks.parallel.local_ranks = 2;
+  RunConfig one = ranks;
+  one.train.output = folder.path() / "one";
+  one.parallel.local_ranks = 1;
+  one.train.gradient_accumulation_steps = 2;
+  EXPECT_EQ(Trainer(ranks).train().after->loss, Trainer(one).train().after->loss);
+}
+
+// Its weights are values of the frame: those of a layer at a time, and no states.
+TEST(Int8Training, ValidatesWithoutStatesOfItsOwn) {
+  const TemporaryDirectory folder;
+  RunConfig run = validated_run(folder.path(), R"("hidden_size": 64, "intermediate_size": 96,
+      "num_hidden_layers": 4)");
+  const auto bytes = [&](const char* what) {
+    const anabatic::testing::PlannedRun planned = anabatic::testing::plan_of(run);
+    std::int64_t sum = 0;
+    for (const MemoryRow& row : planned.budgeted.memory.rows)
+      if (row.name == "validation" && row.what == what) sum += row.bytes;
+    return sum;
+  };
+  const std::int64_t in_bf16 = bytes("arenas");
+  EXPECT_EQ(bytes("states"), 0);
+  run.precision.validation = "train";
+  const std::int64_t as_trained = bytes("arenas");
+  // Three matrices of four experts in bf16, the largest of a layer.
+  constexpr std::int64_t kLayer = 2 * 3 * 4 * 64 * 96;
+  EXPECT_LE(in_bf16, as_trained + 2 * kLayer);
+}
+
+// A grid with a delay is that of the bf16 run that goes on from there.
+TEST(Int8Training, ValidatesInItsGrid) {
+  const TemporaryDirectory folder;
+  RunConfig run = validated_run(folder.path());
+  run.quantization.enable = true;
+  run.quantization.format = "q4_0";
+  run.quantization.quant_delay = 2;
+  run.train.steps = 4;
+  run.train.save_every = 1;
+  run.train.keep_last = 0;
+  std::vector<double> want;
+  {
+    Trainer trainer(run);
+    while (trainer.step()) want.push_back(trainer.evaluate().loss);
+  }
+  ASSERT_EQ(want.size(), 4u);
+  run.train.precision = "bf16";
+  for (const std::size_t steps : {3, 1}) {
+    anabatic::testing::go_back_to(run.train.output, static_cast<std::int64_t>(steps));
+    EXPECT_EQ(Trainer(run).evaluate().loss, want[steps - 1]) << steps;
+  }
+  run.quantization.quant_delay = 0;
+  EXPECT_NE(Trainer(run).evaluate().loss, want[0]);
+}
+
 }  // namespace
 }  // namespace anabatic::train

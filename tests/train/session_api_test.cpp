@@ -94,6 +94,27 @@ TEST_F(SessionTest, TellsWhatInt8ProductsCountAndWhichMasksWereChosen) {
   EXPECT_FALSE(without.int8_zeroed);
 }
 
+TEST_F(SessionTest, EvaluatesInBf16NextToInt8Products) {
+  constexpr const char* kSizes = R"("hidden_size": 64, "intermediate_size": 96)";
+  const auto in = [](const char* precision) {
+    return [=](RunConfig& run) {
+      run.train.precision = precision;
+      run.train.save_dtype = "fp32";
+    };
+  };
+  Session session({}, yaml(in("int8"), kSizes));
+  session.step(batch(), 1e-2);
+  const double loss = session.evaluate(batch()).loss;
+  const std::string checkpoint = session.save(folder_.path() / "saved");
+  Session bf16({}, yaml(in("bf16"), kSizes));
+  bf16.restore(checkpoint);
+  EXPECT_EQ(bf16.evaluate(batch()).loss, loss);
+  session.step(batch(), 1e-2);
+  bf16.restore(session.save(folder_.path() / "saved"));
+  EXPECT_EQ(bf16.evaluate(batch()).loss, session.evaluate(batch()).loss);
+  EXPECT_NE(bf16.evaluate(batch()).loss, loss);
+}
+
 TEST_F(SessionTest, MakesWeightsSparseByTheSchedule) {
   Session session({}, yaml([](RunConfig& run) {
                     run.sparsity.weights = {{.units = {"experts.down"},

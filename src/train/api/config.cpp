@@ -63,6 +63,7 @@ void add(Settings& all, const Config::Precision& precision) {
   all["precision.int8.fallback"] = values(precision.int8_fallback, "off");
   all["precision.keep"] = values(precision.keep);
   all["precision.critical"] = values(precision.critical);
+  all["precision.validation"] = values(precision.validation, {"bf16", "train"});
   all["precision.loss_scale"] = values(precision.loss_scale, {"auto", "dynamic"});
   all["precision.adaptive.error"] = values(precision.adaptive_error);
   all["precision.adaptive.every"] = values(precision.adaptive_every);

@@ -225,6 +225,7 @@ struct Session::Impl {
       is_stale = true;  // copies that only this program reads are new
     }
     refresh();
+    evaluation->set_scalar("step", static_cast<std::int32_t>(step));
     evaluated_experts.clear();
     EvaluationSummary result{.tokens = data.unmasked_tokens};
     for (const io::MicroBatch& batch : data.micro_batches) {

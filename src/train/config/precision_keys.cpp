@@ -51,6 +51,15 @@ ConfigKey critical_key() {
       AT(precision.critical));
 }
 
+ConfigKey validation_key() {
+  return choice("precision.validation",
+                "Products of validations in a run with train.precision: int8 or adaptive. bf16 has "
+                "the loss of the model that is saved: it makes weights in bf16 of the fp32 ones, a "
+                "layer at a time. train has the products of the step. Other precisions validate as "
+                "they train.",
+                {"bf16", "train"}, AT(precision.validation));
+}
+
 spec::Precision precision_of(const std::string& word) {
   return word == "fp32"   ? spec::Precision::kFp32
          : word == "bf16" ? spec::Precision::kBf16
@@ -155,6 +164,7 @@ void add_precision_keys(std::vector<ConfigKey>& keys) {
       "off", RunConfig::Precision::kOff, AT(precision.int8.fallback)));
   keys.push_back(keep_key());
   keys.push_back(critical_key());
+  keys.push_back(validation_key());
   keys.push_back(loss_scale_key());
   add_adaptive_keys(keys);
 }
@@ -201,6 +211,19 @@ bool uses_int8(const RunConfig& config) {
 }
 
 bool adapts_precision(const RunConfig& config) { return config.train.precision == "adaptive"; }
+
+bool validates_in_bf16(const RunConfig& config) {
+  return uses_int8(config) && config.precision.validation == "bf16";
+}
+
+spec::ProductOptions validation_product_options(const RunConfig& config) {
+  if (!validates_in_bf16(config)) return product_options(config);
+  spec::ProductOptions options;
+  for (const auto& [unit, word] : config.precision.keep)
+    options.keep.emplace_back(unit,
+                              word == "fp32" ? spec::Precision::kFp32 : spec::Precision::kBf16);
+  return options;
+}
 
 spec::ProductOptions product_options(const RunConfig& config) {
   spec::ProductOptions options;

@@ -15,6 +15,11 @@ void add_precision_problems(const RunConfig& config, std::vector<std::string>& p
 
 spec::ProductOptions product_options(const RunConfig& config);
 
+// Whether validations have bf16 products next to int8 ones of steps. Units that precision.keep has
+// in fp32 stay so.
+bool validates_in_bf16(const RunConfig& config);
+spec::ProductOptions validation_product_options(const RunConfig& config);
+
 // What the products of each unit multiply in a step of the run, and why it is not what
 // train.precision says. One line a format.
 std::string product_formats_to_string(const RunConfig& config, const ir::Graph& step);

@@ -59,6 +59,7 @@ bool RankStep::begin(std::int64_t step, bool goes_on) {
     } else if (verdict == Verdict::kValidates) {
       ANABATIC_CHECK(evaluator_ != nullptr, "[ranks] no data to validate with");
       session_.refresh_stale();
+      evaluator_->set_updates(step - 1);
       (void)evaluator_->run(&sums_);
     } else {
       return verdict == Verdict::kSteps;
@@ -69,6 +70,7 @@ bool RankStep::begin(std::int64_t step, bool goes_on) {
 Evaluation RankStep::validate(std::int64_t step, Evaluator& evaluator) {
   (void)sums_.begin(plan_hash_, step, Verdict::kValidates);
   session_.refresh_stale();
+  evaluator.set_updates(step - 1);
   return evaluator.run(&sums_);
 }
 

@@ -60,6 +60,15 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "rows") {
     (*file.held_states)[value].layout = kRowMajor;
     options.held_states = file.held_states.get();
+  } else if (key == "int8_panels") {  // likewise, a packing in int8
+    (*file.held_states)[value] = {spec::StateRole::kPacking, panels_layout(false),
+                                  int8_tile_format()};
+    options.held_states = file.held_states.get();
+  } else if (key == "packing") {  // likewise, as it is
+    (*file.held_states)[value] = {spec::StateRole::kPacking, panels_layout(false), {}};
+    options.held_states = file.held_states.get();
+  } else if (key == "streams_weights") {
+    options.streams_weights = value == "yes";
   } else if (key == "upper") {  // likewise, only the upper bits of this parameter
     (*file.held_states)[value].role = spec::StateRole::kUpper;
     options.held_states = file.held_states.get();
