@@ -433,7 +433,9 @@ TEST(Int8Training, ValidatesWithoutStatesOfItsOwn) {
   const std::int64_t as_trained = bytes("arenas");
   // Three matrices of four experts in bf16, the largest of a layer.
   constexpr std::int64_t kLayer = 2 * 3 * 4 * 64 * 96;
-  EXPECT_LE(in_bf16, as_trained + 2 * kLayer);
+  if (anabatic::testing::has_optional_passes()) {  // else buffers share no bytes
+    EXPECT_LE(in_bf16, as_trained + 2 * kLayer);
+  }
 }
 
 // A grid with a delay is that of the bf16 run that goes on from there.
