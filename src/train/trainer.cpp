@@ -401,6 +401,7 @@ struct Trainer::Impl {
     log_warning("[train] {}", more.text);
     lower::Compiled training = plan_with(more.capacity);
     unbind();
+    program.reset();
     program = session.bind(std::move(training));
     {
       StepSums sums(ranks.own(), 1);
@@ -422,13 +423,39 @@ struct Trainer::Impl {
     lower::Compiled training = std::move(planned->plan.training);
     std::string refusal = refuse_to_carry(training.program.states, session.store());
     if (!refusal.empty()) return refusal;
+    const RunConfig before = run;
     evaluator.reset();
     unbind();
+    lower::Compiled last = take_compiled();
+    try {
+      go_on_with(changed, std::move(training), step);
+      return "";
+    } catch (const ResourceError& error) {
+      refusal = error.what();
+    } catch (const std::bad_alloc&) {
+      refusal = "no memory is left";
+    }
+    // The plan of the steps so far had room.
+    evaluator.reset();
+    unbind();
+    program.reset();
+    go_on_with(before, std::move(last), step);
+    return refusal;
+  }
+
+  // The program that is bound, without its memory.
+  lower::Compiled take_compiled() {
+    program->executor.reset();
+    lower::Compiled compiled = std::move(program->compiled);
+    program.reset();
+    return compiled;
+  }
+
+  void go_on_with(const RunConfig& changed, lower::Compiled training, std::int64_t step) {
     run = changed;
     program = session.rebind(run, std::move(training));
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
     go_on_from(step);
-    return "";
   }
 
   // Once masks stay as they are, products may read what is present alone.
@@ -443,12 +470,12 @@ struct Trainer::Impl {
     say("sparsity: products stay dense until a resume: {}", refusal);
   }
 
+  // All that reads the program, which stays.
   void unbind() {
     precision->unbind();
-    windows->sync();
+    if (windows) windows->sync();
     windows.reset();
     rank_step.reset();
-    program.reset();
   }
 
   // With the program that is bound now.

@@ -1,17 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs whose products read the present blocks of sparse weights, once masks stay: the bits of runs
 // whose products are dense, however they are planned and resumed.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 
 #include "base/text.h"
+#include "support/error_message.h"
 #include "support/plan_changes.h"
 #include "support/planned_run.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/trained_run.h"
+#include "train/checkpoint/checkpoint_directory.h"
 #include "train/trainer.h"
+
+namespace {
+
+// Which request for memory of an arena or a state is refused: 1 is the next; 0: none.
+std::atomic<int> g_refused_request = 0;
+
+}  // namespace
+
+// device::Memory asks here in place of the C library, whose heap does not.
+extern "C" void* mmap(void* address, std::size_t bytes, int protection, int flags, int file,
+                      off_t offset) noexcept {
+  if ((flags & MAP_ANONYMOUS) != 0 && g_refused_request > 0 && --g_refused_request == 0) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return reinterpret_cast<void*>(
+      syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
+}
 
 namespace anabatic::train {
 namespace {
@@ -136,6 +162,49 @@ TEST(SparseProducts, ComeWithUpdatesOfPresentBlocksThatHaveTheBitsOfWholeOnes) {
     other.memory.optimizer_state = "disk";
     EXPECT_TRUE(trained_bytes(run) == trained_bytes(other));
   }
+}
+
+// Steps up to the one before which masks stay, and then the others, while the n-th request for
+// memory is refused. Whether it came to that.
+bool is_refused(RunConfig run, int n, std::string& said) {
+  struct Listener final : RunListener {
+    void on_message(Severity, const std::string& text) override { said += text + "\n"; }
+    std::string said;
+  } listener;
+  Trainer trainer(run, listener);
+  for (int step = 1; step <= 3; ++step) trainer.step();
+  g_refused_request = n;
+  trainer.step();
+  const bool refused = g_refused_request == 0;
+  g_refused_request = 0;
+  while (trainer.step()) {
+  }
+  said = listener.said;
+  return refused;
+}
+
+// Whatever the plan that takes over finds no room for, the run goes on with the one that it had.
+TEST(SparseProducts, AreLeftOutWhereTheirPlanFindsNoMemory) {
+  if (!anabatic::testing::has_pass(kPass)) GTEST_SKIP() << "the pass is off";
+  const TemporaryDirectory folder;
+  RunConfig run = sparse_run(folder.path(), SparsityPattern::kBlock16);
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+  run.compiler.trivial_planners = false;
+  const std::string want = trained_bytes(run);
+  int num_refused = 0;
+  for (int n = 1;; ++n) {
+    run.train.output = folder.path() / std::to_string(n);
+    std::string said;
+    const bool refused = is_refused(run, n, said);
+    EXPECT_TRUE(anabatic::testing::checkpoint_bytes(*latest_checkpoint(run.train.output)) == want)
+        << n;
+    EXPECT_EQ(said.find("products stay dense until a resume: [memory]") != said.npos, refused)
+        << n << said;
+    EXPECT_EQ(said.find("planned anew") != said.npos, !refused) << n;
+    if (!refused) break;
+    ++num_refused;
+  }
+  EXPECT_GE(num_refused, 3);  // states that change their form, arenas, and those of a refresh
 }
 
 }  // namespace

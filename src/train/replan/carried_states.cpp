@@ -94,13 +94,27 @@ void carry(std::span<const StateSlot> slots, StateStore& store, Name name) {
         static_cast<std::size_t>(rows.state.type->num_elements() * size_bytes(rows.dtype())));
     read_row_bytes(rows, 0, bytes);
   }
-  const std::span<const Name> low = low_states(store, name);
-  if (!low.empty()) store.remove(Name(low[0]));
-  store.remove(name);
+  std::vector<StateSlot> held;
+  const auto hold = [&](Name state) {
+    held.push_back({.name = state, .part = store.part(state), .type = *store.find(state).type});
+  };
+  hold(name);
+  for (const Name lower : low_states(store, name)) hold(lower);
+  for (const StateSlot& slot : held) store.remove(slot.name);
+  const auto put = [&](const StateSlot& slot) {
+    store.add(slot.name, slot.type, Tier::kMemory, slot.part);
+  };
   const StateSlot& slot = *find_slot(slots, name);
-  store.add(name, slot.type, Tier::kMemory, slot.part);
-  if (const StateSlot* lower = find_lower(slots, name); lower != nullptr)
-    store.add(lower->name, lower->type, Tier::kMemory, lower->part);
+  const StateSlot* lower = find_lower(slots, name);
+  try {
+    put(slot);
+    if (lower != nullptr) put(*lower);
+  } catch (...) {  // no memory: the bytes that are free again hold what they held
+    if (store.has(name)) store.remove(name);
+    for (const StateSlot& before : held) put(before);
+    write_row_bytes(find_rows(store, name), 0, bytes);
+    throw;
+  }
   write_row_bytes(find_rows(store, name), 0, bytes);
 }
 
