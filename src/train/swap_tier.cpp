@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "runtime/swap/swap_probe.h"
+#include "runtime/swap/swap_space.h"
 
 namespace anabatic::train {
 namespace {
@@ -114,6 +115,17 @@ void measure_disk_once(const RunConfig& run) {
     store_disk_speed(directory, {probe.read_bytes_per_second, probe.written_bytes_per_second});
   } catch (const Error&) {  // the default stays
   }
+}
+
+std::string swap_to_string(const runtime::swap::SwapSpace* swap) {
+  if (swap == nullptr) return "";
+  const runtime::swap::SwapStats stats = swap->stats();
+  const std::int64_t bytes = stats.read_bytes + stats.written_bytes;
+  const double busy = 1e-9 * static_cast<double>(stats.busy_nanoseconds);
+  return fmt::format("{} read, {} written at {:.2f} GB/s; waited {:.1f} s for it",
+                     format_bytes(stats.read_bytes), format_bytes(stats.written_bytes),
+                     busy > 0 ? 1e-9 * static_cast<double>(bytes) / busy : 0.0,
+                     1e-9 * static_cast<double>(stats.waited_nanoseconds));
 }
 
 plan::OpEfficiency efficiency_of(plan::OpEfficiency efficiency, const RunConfig& run) {

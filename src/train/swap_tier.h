@@ -8,6 +8,10 @@
 #include "plan/prices.h"
 #include "train/run_config.h"
 
+namespace anabatic::runtime::swap {
+class SwapSpace;
+}
+
 namespace anabatic::train {
 
 // Where the run puts its scratch file: memory.swap_directory, or the directory of train.output.
@@ -34,6 +38,10 @@ void store_disk_speed(const std::filesystem::path& directory, const plan::DiskSp
 // Writes and reads a scratch file in a fraction of a second, if the run may need the speed and none
 // is stored. Failures leave the default.
 void measure_disk_once(const RunConfig& run);
+
+// The work of the disk so far: its rate while it moved data, and how long steps waited for it. ""
+// of null.
+std::string swap_to_string(const runtime::swap::SwapSpace* swap);
 
 // Prices of calls and of the disk for `run`.
 plan::OpEfficiency efficiency_of(plan::OpEfficiency efficiency, const RunConfig& run);

@@ -424,7 +424,6 @@ struct Trainer::Impl {
     std::string refusal = refuse_to_carry(training.program.states, session.store());
     if (!refusal.empty()) return refusal;
     const RunConfig before = run;
-    evaluator.reset();
     unbind();
     lower::Compiled last = take_compiled();
     try {
@@ -435,8 +434,7 @@ struct Trainer::Impl {
     } catch (const std::bad_alloc&) {
       refusal = "no memory is left";
     }
-    // The plan of the steps so far had room.
-    evaluator.reset();
+    // The plan of the steps so far had room. It computes as it did.
     unbind();
     program.reset();
     go_on_with(before, std::move(last), step);
@@ -452,6 +450,7 @@ struct Trainer::Impl {
   }
 
   void go_on_with(const RunConfig& changed, lower::Compiled training, std::int64_t step) {
+    evaluator.reset();
     run = changed;
     program = session.rebind(run, std::move(training));
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
@@ -470,7 +469,7 @@ struct Trainer::Impl {
     say("sparsity: products stay dense until a resume: {}", refusal);
   }
 
-  // All that reads the program, which stays.
+  // What reads the program, which stays.
   void unbind() {
     precision->unbind();
     if (windows) windows->sync();
@@ -662,19 +661,6 @@ struct Trainer::Impl {
     return fmt::format("step {} is saved, ", done_step);
   }
 
-  // The work of the disk: its rate while it moved data, and how long the run waited for it.
-  std::string swap_to_string() const {
-    const auto* swap = session.store().swap();
-    if (swap == nullptr) return "";
-    const runtime::swap::SwapStats stats = swap->stats();
-    const std::int64_t bytes = stats.read_bytes + stats.written_bytes;
-    const double busy = 1e-9 * static_cast<double>(stats.busy_nanoseconds);
-    return fmt::format("{} read, {} written at {:.2f} GB/s; waited {:.1f} s for it",
-                       format_bytes(stats.read_bytes), format_bytes(stats.written_bytes),
-                       busy > 0 ? 1e-9 * static_cast<double>(bytes) / busy : 0.0,
-                       1e-9 * static_cast<double>(stats.waited_nanoseconds));
-  }
-
   // Whether there is another step. Validates and saves where there is none.
   bool goes_on() {
     if (done_step >= run.train.steps) {
@@ -733,7 +719,7 @@ struct Trainer::Impl {
     so_far.counts_process = baseline_bytes > 0;
     so_far.experts = expert_history.sums().balance();
     so_far.expert_steps = expert_history.num_steps();
-    so_far.disk = swap_to_string();
+    so_far.disk = swap_to_string(session.store().swap());
     so_far.planned_step_seconds = price.seconds;
     if (!step_seconds.empty()) {
       std::vector<double> sorted = step_seconds;
