@@ -7,6 +7,7 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/pack.h"
 #include "tensor/dynamic_map.h"
 #include "tensor/panels.h"
 
@@ -36,6 +37,7 @@ struct Update {
   const OptimizerStep& step;
   const Check& check;
   ir::Types inputs;
+  const spec::Attributes* attributes;
 
   const TensorType& type(std::size_t place) const { return inputs[place]; }
   Operand wide(std::size_t place, std::string_view name, int ndim = kAnyNdim) const {
@@ -57,7 +59,7 @@ struct Update {
 // That attributes and inputs speak of one form. `dtype` is that of the packings, unless they have
 // the dtype of the upper 16 bits.
 void check_form(const Update& update) {
-  const auto& [step, check, inputs] = update;
+  const auto& [step, check, inputs, attributes] = update;
   if (!step.is_split && inputs[1].dtype == DType::kUInt16)
     check.fail("expected 'split' with lower 16 bits of the parameter, got none");
   const bool packs = step.packs != Packs::kNone;
@@ -128,7 +130,7 @@ void check_halves(const Update& update) {
 
 // Moments in 8 bits, laid out as the gradient is.
 void check_quantized(const Update& update) {
-  const auto& [step, check, inputs] = update;
+  const auto& [step, check, inputs, attributes] = update;
   const Operand gradient = update.gradient();
   if (gradient.type->ndim() != 2 && gradient.type->ndim() != 3)
     check.fail("expected moments in 8 bits of a matrix or a stack of matrices only, got gradient " +
@@ -146,7 +148,7 @@ void check_quantized(const Update& update) {
 
 // Moments are as wide as the parameter, or bf16, which takes a stream of draws for its roundings.
 void check_moments(const Update& update) {
-  const auto& [step, check, inputs] = update;
+  const auto& [step, check, inputs, attributes] = update;
   const Operand gradient = update.gradient(),
                 moments[] = {update.floating(step.first_moment(), "first_moment"),
                              update.floating(step.second_moment(), "second_moment")};
@@ -186,7 +188,7 @@ void check_scalars(const Update& update) {
 
 // Packings of the values on a grid, as op `fake_quantize` has them.
 void check_grid(const Update& update) {
-  const auto& [step, check, inputs] = update;
+  const auto& [step, check, inputs, attributes] = update;
   if (check.has("delay")) check.positive_int("delay");
   if (!check.has("grid")) {
     if (check.has("delay")) check.fail("expected 'grid' with 'delay', got none");
@@ -205,13 +207,20 @@ void check_grid(const Update& update) {
 
 // The parameter is the first packing itself where only the second one is written.
 void check_packs(const Update& update) {
-  const auto& [step, check, inputs] = update;
+  const auto& [step, check, inputs, attributes] = update;
   const TensorType& parameter = inputs[0];
   const std::string_view name = step.is_split ? "high" : "parameter";
   if (step.packs == Packs::kBoth && step.is_split)
     check.fail("expected 'packs' transposed with 'split', got both");
   if (step.packs == Packs::kTransposed && parameter.layout != panels_layout(false))
     check.fail(fmt::format("expected {} of layout panels, got {}", name, to_string(parameter)));
+  if (packs_to_int8(*attributes) && (step.packs != Packs::kBoth || parameter.layout != kRowMajor ||
+                                     parameter.dtype != DType::kFloat32 || check.has("grid")))
+    check.fail(fmt::format(
+        "expected 'packs' both of an f32 parameter in rows, off a grid, with dtype '{}', got {} of "
+        "{}",
+        to_string(int8_tile_format()), spec::get_string(*attributes, "packs"),
+        to_string(parameter)));
   check.right_operand({name, &parameter}, false);
   if (parameter.ndim() != 2 && parameter.ndim() != 3)
     check.fail(fmt::format("expected {} to be a matrix or a stack of matrices, got {}", name,
@@ -226,13 +235,15 @@ void check_packs(const Update& update) {
 }
 
 std::vector<TensorType> output_types(const Update& update) {
-  const auto& [step, check, inputs] = update;
+  const auto& [step, check, inputs, attributes] = update;
   std::vector<TensorType> types{inputs[0]};
   if (step.is_split) types.push_back(inputs[step.low()]);
   types.push_back(inputs[step.first_moment()]);
   types.push_back(inputs[step.second_moment()]);
   if (step.packs != Packs::kNone) {
-    TensorType packed = step.is_split ? inputs[0] : with_dtype(inputs[0], check.dtype("dtype"));
+    TensorType packed = step.is_split                ? inputs[0]
+                        : packs_to_int8(*attributes) ? quantized(inputs[0], int8_tile_format())
+                                                     : with_dtype(inputs[0], check.dtype("dtype"));
     packed.layout = panels_layout(false);
     if (step.packs == Packs::kBoth) types.push_back(packed);
     packed.layout = panels_layout(true);
@@ -244,7 +255,7 @@ std::vector<TensorType> output_types(const Update& update) {
 std::vector<TensorType> infer_optimizer_step(ir::Types inputs, const spec::Attributes& attributes) {
   const OptimizerStep step = spec::optimizer_step_of(attributes);
   const Check check = check_of(step, inputs, attributes);
-  const Update update{step, check, inputs};
+  const Update update{step, check, inputs, &attributes};
   check_form(update);
   check_number(update);
   step.is_split ? check_halves(update) : check_whole(update);
@@ -312,7 +323,8 @@ ir::Aliases must_alias(const spec::Attributes& attributes) {
 
 std::string form(const spec::Attributes& attributes) {
   return spec::to_string(spec::optimizer_step_of(attributes)) +
-         (attributes.contains("grid") ? " to_grid" : "");
+         (attributes.contains("grid") ? " to_grid" : "") +
+         (packs_to_int8(attributes) ? " in_int8" : "");
 }
 
 }  // namespace

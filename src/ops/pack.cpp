@@ -11,13 +11,14 @@
 #include "tensor/panels.h"
 
 namespace anabatic::ops {
-namespace {
 
 bool packs_to_int8(const spec::Attributes& attributes) {
   const auto dtype = attributes.find("dtype");
   return dtype != attributes.end() &&
          dtype->second == spec::Attribute(to_string(int8_tile_format()));
 }
+
+namespace {
 
 TensorType with_layout(TensorType type, Layout layout) {
   type.layout = layout;

@@ -15,6 +15,10 @@ inline constexpr std::string_view kRowMajorName = "row_major";
 // The attributes with which `pack` of a whole matrix has a result of this type.
 spec::Attributes packing_attributes(const TensorType& packed);
 
+// Whether the attribute `dtype`, of `pack` or of an update that packs, names panels of int8
+// products.
+bool packs_to_int8(const spec::Attributes& attributes);
+
 extern const ir::OpSchema kPack;
 
 }  // namespace anabatic::ops

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/fuse_optimizer.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <map>
 #include <string>
 
 #include "ir/rewrite.h"
 #include "ops/optimizer_step.h"
+#include "ops/pack.h"
 #include "ops/weights/fake_quantize.h"
 #include "tensor/panels.h"
 
@@ -23,14 +26,33 @@ constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 // Nodes that pack one value, by direction.
 using Packings = std::array<std::size_t, 2>;
 
+// Packings of int8 products: the second one is made from the first, which is made of the parameter.
+void add_int8_packing(const Graph& graph, std::size_t i, std::map<ValueId, Packings>& found) {
+  const Node& node = graph.nodes[i];
+  const bool is_second = graph.value(node.inputs[0]).type.is_quantized();
+  ValueId parameter = node.inputs[0];
+  if (is_second) {
+    const ir::NodeId first = graph.value(parameter).producer;
+    if (first == ir::kNoNode || graph.node(first).op->name != "pack") return;
+    parameter = graph.node(first).inputs[0];
+  } else if (graph.value(node.outputs[0]).type.layout != panels_layout(false)) {
+    return;
+  }
+  Packings& packings = found.try_emplace(parameter, Packings{kNone, kNone}).first->second;
+  if (packings[is_second] == kNone) packings[is_second] = i;
+}
+
 std::map<ValueId, Packings> find_packings(const Graph& graph) {
   std::map<ValueId, Packings> found;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     if (node.op->name != "pack" || node.tag.segment != intern("optimizer") ||
-        graph.value(node.outputs[0]).type.is_quantized() ||
         graph.value(node.outputs[0]).type.dtype == DType::kFloat16)
       continue;
+    if (graph.value(node.outputs[0]).type.is_quantized()) {
+      add_int8_packing(graph, i, found);
+      continue;
+    }
     const bool transposed = graph.value(node.outputs[0]).type.layout == panels_layout(true);
     Packings& packings = found.try_emplace(node.inputs[0], Packings{kNone, kNone}).first->second;
     if (packings[transposed] == kNone) packings[transposed] = i;
@@ -85,8 +107,11 @@ bool fuse_slices(Graph& graph, const std::map<ValueId, Packings>& packings,
   return changed;
 }
 
-DType packed_dtype(const Graph& graph, std::size_t pack) {
-  return graph.value(graph.nodes[pack].outputs[0]).type.dtype;
+spec::Attributes attributes_of(const Graph& graph, std::size_t pack) {
+  return ops::packing_attributes(graph.value(graph.nodes[pack].outputs[0]).type);
+}
+std::string packed_dtype(const Graph& graph, std::size_t pack) {
+  return spec::get_string(attributes_of(graph, pack), "dtype");
 }
 
 // Which of these packings the update that writes `parameter` may write itself.
@@ -108,8 +133,7 @@ void fuse_packs(Graph& graph, std::size_t i, const Packings& packings, Packs pac
   const auto [plain, transposed] = packings;
   set_packs(node, packs);
   const spec::OptimizerStep step = *ops::optimizer_step_of(node);
-  if (!step.is_split)
-    node.attributes["dtype"] = std::string(to_string(packed_dtype(graph, transposed)));
+  if (!step.is_split) node.attributes["dtype"] = packed_dtype(graph, transposed);
   auto place = node.outputs.begin() + static_cast<std::ptrdiff_t>(step.first_packing());
   for (const std::size_t pack : {packs == Packs::kBoth ? plain : kNone, transposed}) {
     if (pack == kNone) continue;
@@ -157,7 +181,28 @@ void fuse_rounded(Graph& graph, std::size_t i, const RoundedPackings& rounded,
       graph.nodes[i].attributes.insert(*found);
 }
 
-bool fuse_optimizer(Graph& graph, const PassContext&) {
+// Why the packing that node `pack` makes is none of an update; first packings of int8 products
+// alone.
+std::string_view refusal_of(const Graph& graph, const Node& pack) {
+  const ir::NodeId writer = graph.value(pack.inputs[0]).producer;
+  const auto step =
+      writer == ir::kNoNode ? std::nullopt : ops::optimizer_step_of(graph.node(writer));
+  if (!step) return "it is not of the parameter itself";
+  return step->is_slice ? "the update runs by slices" : "there is one packing";
+}
+
+void explain(const Graph& graph, std::vector<std::string>& lines) {
+  for (const ir::State& state : graph.states) {
+    if (state.role != ir::StateRole::kPacking || !is_int8_panels(graph.value(state.before).type))
+      continue;
+    const ir::NodeId writer = graph.value(state.after).producer;
+    if (writer == ir::kNoNode || graph.node(writer).op->name != "pack") continue;
+    lines.push_back(fmt::format("{}: packed after its update: {}", text(state.owner),
+                                refusal_of(graph, graph.node(writer))));
+  }
+}
+
+bool fuse_optimizer(Graph& graph, const PassContext& context) {
   const std::map<ValueId, Packings> packings = find_packings(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
   bool changed = fuse_slices(graph, packings, keep);
@@ -179,6 +224,7 @@ bool fuse_optimizer(Graph& graph, const PassContext&) {
     changed = true;
   }
   if (changed) ir::keep_nodes(graph, keep);
+  if (context.options.explanation != nullptr) explain(graph, *context.options.explanation);
   return changed;
 }
 

@@ -21,9 +21,11 @@
 //   %a = fake_quantize(%p)  {grid="q4_0"}    ->       {packs="both", grid="q4_0"}
 //   %b = pack(%a)
 //
-// Packings in int8 (quantize_products) stay `pack` nodes: a tile is known whole alone.
-// Other readers of %p (the cast of a tied embedding) stay. Equal bits. Linear in nodes and slices.
-// It runs after apply_optimizer and slice_optimizer, which make these nodes.
+// Both packings of int8 products (quantize_products) are written likewise, tile by tile. There the
+// second `pack` reads the first packing. These stay `pack` nodes: a single packing, those of
+// weights on a grid, and those of updates by slices, whose rows are parts of tiles. Other readers
+// of %p (the cast of a tied embedding) stay. Equal bits. Linear in nodes and slices. It runs after
+// apply_optimizer and slice_optimizer, which make these nodes.
 //
 // Gain over three separate sweeps, to bf16 (AVX2, one core of a shared, busy 2-core Milan VM):
 //

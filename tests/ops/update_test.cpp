@@ -191,6 +191,47 @@ TEST(AdamW, WithPackingsHasTheBitsOfPackBehindIt) {
   EXPECT_GT(num_rows, 10);
 }
 
+// A tile and parts of others; a stack; and one large enough to be written past the caches.
+TEST(AdamW, WithPackingsOfInt8ProductsHasTheBitsOfPackBehindIt) {
+  const std::string dtype = to_string(int8_tile_format());
+  int num_rows = 0;
+  for (const kernels::Kernel* row : kernels::candidates("optimizer_step")) {
+    const std::string name(row->name), device = name.substr(0, name.find(':') + 1),
+                                       variant = name.substr(device.size() + row->op.size());
+    for (const DType moments : {DType::kFloat32, DType::kBFloat16, DType::kUInt8})
+      for (const auto& shape :
+           {std::vector<std::int64_t>{130, 70}, {3, 37, 300}, {2, 128, 256}, {385, 690}}) {
+        const bool is_large = shape.size() == 2 && shape[0] == 385;
+        if (is_large && (device == "ref:" || moments != kWide)) continue;
+        const OpCall whole = adamw_call("", moments, shape);
+        if (!supports(*row, whole)) continue;
+        for (const double clip : {0.5, std::numeric_limits<double>::quiet_NaN()}) {
+          OpCall fused = whole;
+          fused.inputs[4].data = {clip};
+          std::vector<Values> want = run_variant(fused, device, variant);
+          fused.attributes["packs"] = std::string("both");
+          fused.attributes["dtype"] = dtype;
+          for (const bool transposed : {false, true}) {
+            TensorType packed = quantized(whole.outputs[0], int8_tile_format());
+            packed.layout = panels_layout(transposed);
+            fused.outputs.push_back(packed);
+            const OpCall pack{"pack",
+                              {{"dtype", dtype}, {"layout", std::string(text(packed.layout))}},
+                              {transposed ? want.back() : want[0]},
+                              {packed}};
+            want.push_back(run_variant(pack, device, variant)[0]);
+          }
+          SCOPED_TRACE(fmt::format("{} {} {}", name, to_string(whole.outputs[1]), clip));
+          const std::vector<Values> got = run_variant(fused, device, variant);
+          ASSERT_EQ(got.size(), want.size());
+          for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].data, want[i].data) << i;
+          ++num_rows;
+        }
+      }
+  }
+  EXPECT_GT(num_rows, 30);
+}
+
 // Row-major elements [first, first + count) as a tensor of that type.
 Values part_of(const Values& whole, const TensorType& type, std::int64_t first) {
   const auto begin = whole.data.begin() + static_cast<std::ptrdiff_t>(first);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "anabatic/error.h"
 #include "base/log.h"
@@ -32,6 +33,7 @@ using anabatic::testing::recomputing;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::trained_bytes;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kExperts = R"("hidden_size": 64, "intermediate_size": 96)";
 constexpr const char* kDense = R"("model_type": "llama", "architectures": ["LlamaForCausalLM"],
@@ -304,6 +306,37 @@ TEST(Int8Training, SaysWhichProductsAreInInt8) {
   EXPECT_THAT(text, HasSubstr(testing::has_pass("fuse_head_loss")
                                   ? "head: int8 products, fallback 64\n"
                                   : "head: bf16 products: its result is f32"));
+}
+
+TEST(Int8Training, PacksInItsUpdateOrSaysWhyNot) {
+  if (!testing::has_pass("fuse_optimizer")) GTEST_SKIP() << "no update packs";
+  const TemporaryDirectory folder;
+  const auto explained = [&](const std::function<void(RunConfig&)>& change) {
+    RunConfig run = int8_run(folder.path());
+    run.compiler.explain_dispatch = true;
+    change(run);
+    std::string text;
+    set_log_sink([&](Severity, const std::string& line) { text += line + '\n'; });
+    anabatic::testing::plan_of(run);
+    set_log_sink({});
+    return text;
+  };
+  constexpr const char* kAfter = "layers.0.experts.down.weight: packed after its update: ";
+  const std::string fused = explained([](RunConfig&) {});
+  EXPECT_THAT(fused, HasSubstr("int8 products"));
+  EXPECT_THAT(fused, Not(HasSubstr("packed after its update")));
+  EXPECT_THAT(explained([](RunConfig& run) { run.compiler.pack_transposed = false; }),
+              HasSubstr(std::string(kAfter) + "there is one packing"));
+  EXPECT_THAT(explained([](RunConfig& run) {
+                run.memory.optimizer_state = "disk";
+                run.memory.swap_slice = 4096;
+              }),
+              HasSubstr(std::string(kAfter) + "the update runs by slices"));
+  EXPECT_THAT(explained([](RunConfig& run) {
+                run.quantization.enable = true;
+                run.quantization.units = {"experts"};
+              }),
+              HasSubstr(std::string(kAfter) + "it is not of the parameter itself"));
 }
 
 // A matrix of the usual tiny model is too short for int8.

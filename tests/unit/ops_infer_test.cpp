@@ -389,6 +389,8 @@ TEST(Infer, OptimizerStepRefusesFormsThatNoKernelHas) {
   for (std::size_t i = 0; i < 4; ++i) rows[i] = "f32[20,7]";
   EXPECT_THAT(error(rows, {{"packs", "transposed"}, {"dtype", "bf16"}}),
               HasSubstr("expected parameter of layout panels"));
+  EXPECT_THAT(error(whole, {{"packs", "both"}, {"dtype", "i8_bf16_128x128"}}),
+              HasSubstr("expected 'packs' both of an f32 parameter in rows"));
 }
 
 TEST(Infer, CastAndFillReadTypesFromAttributes) {

@@ -38,10 +38,10 @@ TEST(OpTable, HasASampleOfEveryOpAndForm) {
     if (op != nullptr && op->form != nullptr) forms.insert(op->form(sample.attributes));
   }
   EXPECT_EQ(names, sampled);
-  EXPECT_EQ(forms, (std::set<std::string>{"adamw", "adamw packs_both", "adamw packs_both to_grid",
-                                          "adamw packs_transposed", "adamw split",
-                                          "adamw split packs_transposed", "block16", "block32",
-                                          "unstructured"}));
+  EXPECT_EQ(forms, (std::set<std::string>{"adamw", "adamw packs_both", "adamw packs_both in_int8",
+                                          "adamw packs_both to_grid", "adamw packs_transposed",
+                                          "adamw split", "adamw split packs_transposed", "block16",
+                                          "block32", "unstructured"}));
 }
 
 TEST(OpTable, GivesEveryOpItsFields) {

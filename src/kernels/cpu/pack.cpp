@@ -3,6 +3,7 @@
 
 #include "base/rounding.h"
 #include "kernels/cpu/int8/coding.h"
+#include "kernels/cpu/int8/packed_matrix.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_rows.h"
 #if ANABATIC_ISA_LANES == 16
@@ -285,12 +286,9 @@ void pack_halves(const Arguments& args) {
 void pack_in_int8(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   const bool transposed = y.type->layout == panels_layout(true);
-  const PanelShape shape = panel_shape(*y.type);
   const std::int64_t rows = y.type->dim(-2), columns = y.type->dim(-1),
                      matrices = y.type->ndim() == 3 ? y.type->dim(0) : 1,
-                     tile_rows = ceil_div(rows, kInt8Tile),
-                     tiles = tile_rows * scale_columns(*y.type),
-                     sums = shape.num_panels() * int8_blocks(shape.depth) * kPanelColumns;
+                     tile_rows = ceil_div(rows, kInt8Tile);
   args.launch.team->for_tasks(matrices * tile_rows, [&](std::int64_t task) {
     const std::int64_t matrix = task / tile_rows, tile_row = task % tile_rows;
     const Int8Source w{.data = x.data + matrix * rows * columns * size_bytes(x.type->dtype),
@@ -298,10 +296,7 @@ void pack_in_int8(const Arguments& args) {
                        .rows = rows,
                        .columns = columns,
                        .stride = columns};
-    Int8Lines lines;
-    lines.codes = y.as<std::int8_t>() + matrix * shape.num_elements();
-    lines.scales = y.scales<BFloat16>() + matrix * tiles;
-    lines.compensation = y.compensations() + matrix * sums;
+    const Int8Lines lines = int8_matrix(y, matrix);
     int8_coding().weights(w, tile_row, tile_row + 1, transposed ? nullptr : &lines,
                           transposed ? &lines : nullptr);
   });

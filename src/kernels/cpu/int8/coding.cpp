@@ -459,6 +459,7 @@ void put_compensation(const Int8Lines& to, Int panel, Int block, Int blocks,
 
 #if ANABATIC_ISA_LANES == 16
 // Sixteen rows of 128 columns as a panel's units, and the sums of each.
+template <bool kStreams>
 ANABATIC_INLINE void put_whole_rows(const std::int8_t (*rows)[kInt8Block], std::int8_t* codes,
                                     std::int32_t* sums) {
   __m512i pairs = _mm512_setzero_si512();
@@ -470,7 +471,10 @@ ANABATIC_INLINE void put_whole_rows(const std::int8_t (*rows)[kInt8Block], std::
 #pragma GCC unroll 16
     for (int n = 0; n < kInt8Panel; ++n) {
       pairs = add_byte_pairs(pairs, words[n]);
-      _mm512_storeu_si512(codes + n * 64, words[n]);
+      if constexpr (kStreams)
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + n * 64), words[n]);
+      else
+        _mm512_storeu_si512(codes + n * 64, words[n]);
     }
   }
   _mm512_storeu_si512(sums, byte_sums(pairs));
@@ -478,6 +482,7 @@ ANABATIC_INLINE void put_whole_rows(const std::int8_t (*rows)[kInt8Block], std::
 #endif
 
 // Lines are rows of the tile.
+template <bool kStreams>
 void put_rows(const Int8Source& w, const Tile& tile, Int row, Int column, const Int8Lines& to) {
   const Int units = int8_units(w.columns), blocks = int8_blocks(w.columns);
   for (Int r = 0; r < kInt8Block && row + r < w.rows; r += kInt8Panel) {
@@ -486,7 +491,7 @@ void put_rows(const Int8Source& w, const Tile& tile, Int row, Int column, const 
     std::int32_t sums[kInt8Panel] = {};
 #if ANABATIC_ISA_LANES == 16
     if (column + kInt8Block <= w.columns) {
-      put_whole_rows(&tile.codes[r], codes, sums);
+      put_whole_rows<kStreams>(&tile.codes[r], codes, sums);
       put_compensation(to, panel, column / kInt8Block, blocks, sums);
       continue;
     }
@@ -498,6 +503,18 @@ void put_rows(const Int8Source& w, const Tile& tile, Int row, Int column, const 
       for (Int k = 0; k < kInt8Block; ++k) sums[n] += tile.codes[r + n][k];
     put_compensation(to, panel, column / kInt8Block, blocks, sums);
   }
+}
+
+// Past the caches where a whole line is at hand.
+template <bool kStreams>
+ANABATIC_INLINE void stream_or_store(std::int8_t* to, const Words& word) {
+#if ANABATIC_ISA_LANES == 16
+  if constexpr (kStreams) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i>(word));
+    return;
+  }
+#endif
+  std::memcpy(to, &word, sizeof word);
 }
 
 // kLanes int8 values as words.
@@ -512,6 +529,7 @@ ANABATIC_INLINE Words widened(const std::int8_t* from) {
 }
 
 // Lines are columns of the tile.
+template <bool kStreams>
 void put_columns(const Int8Source& w, const Tile& tile, Int row, Int column, const Int8Lines& to) {
   const Int units = int8_units(w.rows), blocks = int8_blocks(w.rows);
   const Int rows = smaller(kInt8Block, w.rows - row);
@@ -529,7 +547,7 @@ void put_columns(const Int8Source& w, const Tile& tile, Int row, Int column, con
         const Words a = line(0), b = line(1), c = line(2), d = line(3);
         sum += (a + b) + (c + d);
         const Words word = (a & 0xFFu) | (b & 0xFFu) << 8 | (c & 0xFFu) << 16 | d << 24;
-        std::memcpy(codes, &word, sizeof word);
+        stream_or_store<kStreams>(codes, word);
       }
       std::memcpy(sums + g, &sum, sizeof sum);
     }
@@ -537,19 +555,24 @@ void put_columns(const Int8Source& w, const Tile& tile, Int row, Int column, con
   }
 }
 
+template <class T, bool kStreams>
+void code_weight_tile(const Int8Source& w, Int row, Int column, const Int8Lines* forward,
+                      const Int8Lines* transposed) {
+  Tile tile;
+  code_tile<T>(w, row, column, tile);
+  const Int place = row / kInt8Block * int8_blocks(w.columns) + column / kInt8Block;
+  for (const Int8Lines* to : {forward, transposed})
+    if (to != nullptr) to->scales[place] = tile.scale;
+  if (forward != nullptr) put_rows<kStreams>(w, tile, row, column, *forward);
+  if (transposed != nullptr) put_columns<kStreams>(w, tile, row, column, *transposed);
+}
+
 template <class T>
 void code_weights(const Int8Source& w, Int first, Int last, const Int8Lines* forward,
                   const Int8Lines* transposed) {
-  Tile tile;
   for (Int row = first * kInt8Block; row < last * kInt8Block && row < w.rows; row += kInt8Block)
-    for (Int column = 0; column < w.columns; column += kInt8Block) {
-      code_tile<T>(w, row, column, tile);
-      const Int place = row / kInt8Block * int8_blocks(w.columns) + column / kInt8Block;
-      for (const Int8Lines* to : {forward, transposed})
-        if (to != nullptr) to->scales[place] = tile.scale;
-      if (forward != nullptr) put_rows(w, tile, row, column, *forward);
-      if (transposed != nullptr) put_columns(w, tile, row, column, *transposed);
-    }
+    for (Int column = 0; column < w.columns; column += kInt8Block)
+      code_weight_tile<T, false>(w, row, column, forward, transposed);
 }
 
 constexpr Int8Coding kCoding{
@@ -569,6 +592,14 @@ constexpr Int8Coding kCoding{
            const Int8Lines* transposed) {
           with_float_type(
               w.dtype, [&]<class T>(T*) { code_weights<T>(w, first, last, forward, transposed); });
+        },
+    .tile =
+        [](const Int8Source& w, Int row, Int column, bool streams, const Int8Lines* forward,
+           const Int8Lines* transposed) {
+          with_float_type(w.dtype, [&]<class T>(T*) {
+            streams ? code_weight_tile<T, true>(w, row, column, forward, transposed)
+                    : code_weight_tile<T, false>(w, row, column, forward, transposed);
+          });
         }};
 
 }  // namespace

@@ -29,6 +29,10 @@ struct Int8Coding {
   // Either may be null. Their scales are those of the tiles, [rows of tiles][columns of tiles].
   void (*weights)(const Int8Source& w, std::int64_t first, std::int64_t last,
                   const Int8Lines* forward, const Int8Lines* transposed);
+  // The one tile of w that begins at [row, column], likewise. `streams`: past the caches where it
+  // can, which stream_end ends.
+  void (*tile)(const Int8Source& w, std::int64_t row, std::int64_t column, bool streams,
+               const Int8Lines* forward, const Int8Lines* transposed);
 };
 
 namespace avx512 {

@@ -5,6 +5,8 @@
 
 #include "base/rounding.h"
 #include "kernels/cpu/grid_rows.h"
+#include "kernels/cpu/int8/coding.h"
+#include "kernels/cpu/int8/packed_matrix.h"
 #include "kernels/cpu/optimizer/block_update.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"
@@ -110,6 +112,48 @@ void sweep(const Arguments& args, const TensorView& packed, const TensorView& tr
                             turned.panel_elements(), count, source, stride, begin, end);
     }
     if (kStreamed) stream_end();
+  });
+}
+
+// As sweep, with both packings of int8 products. One task updates whole rows of tiles, as memory
+// streams them, and then quantises them: the scale of a tile is known once all of it is new.
+// Narrower tasks take up to 1.6 times as long, and are for teams that would wait otherwise.
+template <class Update>
+void sweep_in_int8(const Arguments& args, const TensorView& packed, const TensorView& transposed) {
+  const Update update(args);
+  const TensorView& parameter = args.outputs[0];
+  const std::int64_t rows = parameter.type->dim(-2), width = columns(parameter),
+                     matrices = parameter.type->ndim() == 3 ? parameter.type->dim(0) : 1,
+                     tile_rows = ceil_div(rows, kInt8Tile), bands = ceil_div(rows, kPanelColumns);
+  const std::int64_t wanted = ceil_div(2 * args.launch.team->num_threads(), matrices * tile_rows),
+                     task_columns = round_up(ceil_div(width, wanted), kInt8Tile),
+                     parts = ceil_div(width, task_columns);
+  const auto is_aligned = [](const TensorView& view) {
+    return reinterpret_cast<std::uintptr_t>(view.data) % 64 == 0;
+  };
+  const bool streams =
+      size(parameter) >= kStreamedElements && is_aligned(packed) && is_aligned(transposed);
+  args.launch.team->for_tasks(matrices * tile_rows * parts, [&](std::int64_t task) {
+    const std::int64_t matrix = task / (tile_rows * parts), first = matrix * rows * width;
+    const std::int64_t row = task / parts % tile_rows * kInt8Tile,
+                       column = task % parts * task_columns;
+    const std::int64_t end = std::min(rows, row + kInt8Tile),
+                       count = std::min(task_columns, width - column);
+    for (std::int64_t r = row; r < end; r += kPanelColumns)
+      update.run(Band{.first = first + r * width,
+                      .width = width,
+                      .rows = std::min(kPanelColumns, end - r),
+                      .index = matrix * bands + r / kPanelColumns},
+                 column, count, nullptr, 0);
+    const Int8Source source{.data = parameter.data + first * std::int64_t{sizeof(float)},
+                            .dtype = DType::kFloat32,
+                            .rows = rows,
+                            .columns = width,
+                            .stride = width};
+    const Int8Lines forward = int8_matrix(packed, matrix), turned = int8_matrix(transposed, matrix);
+    for (std::int64_t k = column; k < column + count; k += kInt8Tile)
+      int8_coding().tile(source, row, k, streams, &forward, &turned);
+    if (streams) stream_end();
   });
 }
 
@@ -339,6 +383,8 @@ void run_form(const Arguments& args, const spec::OptimizerStep& form) {
   const TensorView* packed = form.packs == spec::Packs::kBoth ? last - 1 : nullptr;
   if constexpr (std::is_same_v<typename Update::Weight, BFloat16>)
     run_sweep<Update, BFloat16>(args, packed, last);
+  else if (is_int8_panels(*last->type))
+    sweep_in_int8<Update>(args, *packed, *last);
   else
     with_float_type(last->type->dtype,
                     [&]<class To>(To*) { run_sweep<Update, To>(args, packed, last); });
