@@ -19,13 +19,13 @@ std::string variable(const char* name) {
 std::string max_isa() {
   const std::string value = variable("ANABATIC_MAX_ISA");
   for (const char* known :
-       {"", "portable", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"})
+       {"", "portable", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16"})
     if (value == known) return value;
-  throw InvalidArgument(
-      fmt::format("[environment] ANABATIC_MAX_ISA: expected portable, avx2, avx512f, avx512_vnni, "
-                  "avx512_bf16 or amx_bf16, got "
-                  "'{}'",
-                  value));
+  throw InvalidArgument(fmt::format(
+      "[environment] ANABATIC_MAX_ISA: expected portable, avx2, avx_vnni, avx512f, avx512_vnni, "
+      "avx512_bf16 or amx_bf16, got "
+      "'{}'",
+      value));
 }
 
 std::string cache_directory() {

@@ -7,8 +7,8 @@
 
 namespace anabatic::environment {
 
-// ANABATIC_MAX_ISA: portable | avx2 | avx512f | avx512_vnni | avx512_bf16 | amx_bf16; "" for no
-// limit.
+// ANABATIC_MAX_ISA: portable | avx2 | avx_vnni | avx512f | avx512_vnni | avx512_bf16 | amx_bf16;
+// "" for no limit.
 // InvalidArgument for another value.
 std::string max_isa();
 

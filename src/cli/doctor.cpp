@@ -29,6 +29,7 @@ struct Feature {
 };
 
 constexpr Feature kFeatures[] = {{"avx2", "256-bit fp32 kernels"},
+                                 {"avx_vnni", "256-bit int8 products at four times the fp32 rate"},
                                  {"avx512f", "512-bit fp32 kernels"},
                                  {"avx512_vnni", "int8 products at four times the fp32 rate"},
                                  {"avx512_bf16", "bf16 products at twice the fp32 rate"},
@@ -42,8 +43,8 @@ void print_formats(const spec::DeviceSpec& spec) {
   print_output("fp32        computed natively\n");
   print_output("bf16        {}\n",
                computed(spec.has("avx512_bf16"), "stored; products widen it to fp32"));
-  print_output("int8        {}\n",
-               computed(spec.has("avx512_vnni"), "computed by wider multiply-adds"));
+  print_output("int8        {}\n", computed(spec.has("avx512_vnni") || spec.has("avx_vnni"),
+                                            "computed by wider multiply-adds"));
   print_output("fp16        stored; products widen it to fp32\n");
 }
 

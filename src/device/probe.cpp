@@ -49,6 +49,7 @@ Loop bf16_loop(const spec::DeviceSpec& spec) {
 Loop int8_loop(const spec::DeviceSpec& spec) {
 #if defined(__x86_64__)
   if (spec.has("avx512_vnni")) return int8_loop_avx512;
+  if (spec.has("avx_vnni")) return int8_loop_avx_vnni;
 #endif
   return fp32_loop(spec);
 }

@@ -54,5 +54,6 @@ double fp32_loop_avx512(long rounds);
 double bf16_loop_avx512(long rounds);
 double bf16_loop_amx(long rounds);
 double int8_loop_avx512(long rounds);
+double int8_loop_avx_vnni(long rounds);
 
 }  // namespace anabatic::device

@@ -7,8 +7,10 @@
 #include <hwloc.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "base/environment.h"
 #include "device/amx.h"
@@ -30,14 +32,18 @@ std::string cpu_model() {
 }
 
 #if defined(__x86_64__)
-// clang 14 has no __builtin_cpu_supports of it.
+// clang 14 has no __builtin_cpu_supports of these.
 bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 #endif
 
-// In the order of ANABATIC_MAX_ISA: each set needs those before it.
+// What ANABATIC_MAX_ISA names, in its order. AVX-512 needs all before it but avx_vnni.
+constexpr std::array<std::string_view, 7> kSets{"portable",    "avx2",        "avx_vnni", "avx512f",
+                                                "avx512_vnni", "avx512_bf16", "amx_bf16"};
+auto rank_of(std::string_view set) { return std::find(kSets.begin(), kSets.end(), set); }
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> found;
 #if defined(__x86_64__)
@@ -48,6 +54,7 @@ std::vector<std::string> instruction_sets() {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
   if (avx2) found.emplace_back("avx2");
+  if (avx2 && has_avx_vnni()) found.emplace_back("avx_vnni");
   if (avx512) found.emplace_back("avx512f");
   if (avx512 && __builtin_cpu_supports("avx512vnni")) found.emplace_back("avx512_vnni");
   if (avx512 && __builtin_cpu_supports("avx512bf16")) found.emplace_back("avx512_bf16");
@@ -55,9 +62,8 @@ std::vector<std::string> instruction_sets() {
     found.emplace_back("amx_bf16");
 #endif
   const std::string limit = environment::max_isa();
-  if (limit == "portable") return {};
-  if (const auto last = std::find(found.begin(), found.end(), limit); last != found.end())
-    found.erase(last + 1, found.end());
+  if (!limit.empty())
+    std::erase_if(found, [&](const std::string& set) { return rank_of(set) > rank_of(limit); });
   return found;
 }
 
@@ -78,6 +84,17 @@ void read_caches(spec::DeviceSpec& spec) {
 }
 
 }  // namespace
+
+bool has_avx_vnni() {
+#if defined(__x86_64__)
+  constexpr unsigned kAvxVnni = 1u << 4;  // of leaf 7.1, EAX
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || a < 1) return false;  // the last subleaf
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & kAvxVnni) != 0;
+#else
+  return false;
+#endif
+}
 
 spec::DeviceSpec describe_cpu(int num_threads) {
   spec::DeviceSpec spec;

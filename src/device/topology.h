@@ -17,4 +17,7 @@ spec::DeviceSpec probe_cpu(ThreadTeam& team, bool measure);
 // allows.
 spec::DeviceSpec describe_cpu(int num_threads);
 
+// Whether this CPU has VPDPBUSD on 256 bits, encoded without AVX-512.
+bool has_avx_vnni();
+
 }  // namespace anabatic::device

@@ -182,8 +182,9 @@ spec::DeviceSpec with_peaks(spec::DeviceSpec device) {
     device.bf16_flops_per_second =
         device.has("avx512_bf16") ? 2 * device.fp32_flops_per_second : device.fp32_flops_per_second;
   if (device.int8_ops_per_second <= 0)
-    device.int8_ops_per_second =
-        device.has("avx512_vnni") ? 4 * device.fp32_flops_per_second : device.fp32_flops_per_second;
+    device.int8_ops_per_second = device.has("avx512_vnni") || device.has("avx_vnni")
+                                     ? 4 * device.fp32_flops_per_second
+                                     : device.fp32_flops_per_second;
   if (device.copy_bytes_per_second <= 0) device.copy_bytes_per_second = kBandwidth;
   return device;
 }

@@ -31,9 +31,9 @@ spec::DeviceSpec this_machine(int num_threads = 1) {
 
 spec::DeviceSpec full_machine() {
   spec::DeviceSpec device = this_machine();
-  device.instruction_sets = {"avx",      "avx2",     "avx512_bf16", "avx512_vnni", "avx512bw",
-                             "avx512dq", "avx512f",  "avx512vl",    "bmi2",        "f16c",
-                             "fma",      "amx_bf16", "amx_tile"};
+  device.instruction_sets = {"avx",      "avx2",     "avx_vnni", "avx512_bf16", "avx512_vnni",
+                             "avx512bw", "avx512dq", "avx512f",  "avx512vl",    "bmi2",
+                             "f16c",     "fma",      "amx_bf16", "amx_tile"};
   return device;
 }
 

@@ -2,6 +2,7 @@
 #include "support/rows_under_test.h"
 
 #include "device/amx.h"
+#include "device/topology.h"
 
 namespace anabatic::testing {
 
@@ -11,6 +12,7 @@ std::vector<std::string> instruction_sets() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) sets.push_back("avx2");
   if (__builtin_cpu_supports("fma")) sets.push_back("fma");
+  if (device::has_avx_vnni()) sets.push_back("avx_vnni");
   if (__builtin_cpu_supports("f16c")) sets.push_back("f16c");
   if (__builtin_cpu_supports("avx512f")) sets.push_back("avx512f");
   if (__builtin_cpu_supports("avx512bw")) sets.push_back("avx512bw");

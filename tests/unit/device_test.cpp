@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "device/thread_team.h"
+#include "device/topology.h"
 
 namespace anabatic::device {
 namespace {
@@ -147,6 +149,24 @@ TEST(ThreadTeamOfAHost, FlushesDenormalsInsideOnly) {
   EXPECT_EQ(zeros.load(), 2);
 #endif
   EXPECT_NE(tiny * tenth, 0.0f);
+}
+
+// Also for a set that this machine lacks, as AVX-VNNI is on many machines with AVX-512.
+TEST(InstructionSets, EndAtTheLimit) {
+  const char* const before = std::getenv("ANABATIC_MAX_ISA");
+  const std::string kept = before != nullptr ? before : "";
+  const std::vector<std::string> all{"avx2",        "avx_vnni",    "avx512f",
+                                     "avx512_vnni", "avx512_bf16", "amx_bf16"};
+  unsetenv("ANABATIC_MAX_ISA");
+  const spec::DeviceSpec whole = describe_cpu(1);
+  EXPECT_EQ(whole.has("avx_vnni"), whole.has("avx2") && has_avx_vnni());
+  for (std::size_t limit = 0; limit <= all.size(); ++limit) {
+    setenv("ANABATIC_MAX_ISA", limit == 0 ? "portable" : all[limit - 1].c_str(), 1);
+    const spec::DeviceSpec cut = describe_cpu(1);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      EXPECT_EQ(cut.has(all[i]), i < limit && whole.has(all[i])) << all[i] << " of " << limit;
+  }
+  kept.empty() ? unsetenv("ANABATIC_MAX_ISA") : setenv("ANABATIC_MAX_ISA", kept.c_str(), 1);
 }
 
 }  // namespace

@@ -298,7 +298,7 @@ TEST(Int8Products, StayWithinTheBoundAndFaultsDoNot) {
   portable::int8_coding().weights(of_w.source, 0, 1, &right.lines, nullptr);
   for (Int i = 0; i < 3 * int8_blocks(depth) * 16; ++i) right.lines.compensation[i] = 0;
   for (const GemmEngine* engine : int8_engines()) {
-    if (name_of(*engine) != "avx512_vnni") continue;
+    if (!name_of(*engine).ends_with("_vnni")) continue;
     std::vector<float> y(at(lines * columns));
     const Gemm gemm{.rows = lines,
                     .columns = columns,

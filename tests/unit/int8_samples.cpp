@@ -23,7 +23,8 @@ bool same(float a, float b) {
 std::vector<const GemmEngine*> int8_engines() {
   const spec::DeviceSpec device{.instruction_sets = testing::instruction_sets()};
   std::vector<const GemmEngine*> found;
-  for (const GemmEngine* engine : {gemm_int8_portable(), gemm_int8_avx2(), gemm_int8_avx512_vnni()})
+  for (const GemmEngine* engine :
+       {gemm_int8_portable(), gemm_int8_avx2(), gemm_int8_avx_vnni(), gemm_int8_avx512_vnni()})
     if (usable(engine, device)) found.push_back(engine);
   return found;
 }

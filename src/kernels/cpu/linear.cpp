@@ -251,6 +251,7 @@ template struct LinearRows<Engine::kAvx512>;
 template struct LinearRows<Engine::kAvx2>;
 template struct LinearRows<Engine::kPortable>;
 template struct LinearRows<Engine::kInt8Avx512Vnni>;
+template struct LinearRows<Engine::kInt8AvxVnni>;
 template struct LinearRows<Engine::kInt8Avx2>;
 template struct LinearRows<Engine::kInt8Portable>;
 

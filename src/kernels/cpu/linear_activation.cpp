@@ -457,6 +457,7 @@ void LinearActivationRows<kEngine, kStage>::gradient(const Arguments& args) {
 
 #ifdef ANABATIC_CPU_X86
 template struct LinearActivationRows<gemm_int8_avx512_vnni, &avx512::kActivationStage>;
+template struct LinearActivationRows<gemm_int8_avx_vnni, &avx2::kActivationStage>;
 template struct LinearActivationRows<gemm_int8_avx2, &avx2::kActivationStage>;
 template struct LinearActivationRows<gemm_amx_bf16, &avx512_bf16::kActivationStage>;
 template struct LinearActivationRows<gemm_avx512_bf16, &avx512_bf16::kActivationStage>;

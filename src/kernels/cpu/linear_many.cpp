@@ -263,6 +263,7 @@ template struct LinearManyRows<Engine::kAvx512>;
 template struct LinearManyRows<Engine::kAvx2>;
 template struct LinearManyRows<Engine::kPortable>;
 template struct LinearManyRows<Engine::kInt8Avx512Vnni>;
+template struct LinearManyRows<Engine::kInt8AvxVnni>;
 template struct LinearManyRows<Engine::kInt8Avx2>;
 template struct LinearManyRows<Engine::kInt8Portable>;
 

@@ -19,6 +19,7 @@ enum class Engine {
   kAvx2,
   kPortable,
   kInt8Avx512Vnni,
+  kInt8AvxVnni,
   kInt8Avx2,
   kInt8Portable
 };
@@ -38,6 +39,8 @@ inline const GemmEngine* engine_of(Engine engine) {
       return gemm_portable();
     case Engine::kInt8Avx512Vnni:
       return gemm_int8_avx512_vnni();
+    case Engine::kInt8AvxVnni:
+      return gemm_int8_avx_vnni();
     case Engine::kInt8Avx2:
       return gemm_int8_avx2();
     case Engine::kInt8Portable:

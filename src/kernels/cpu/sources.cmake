@@ -44,6 +44,7 @@ set(cpu_sources
     cpu/head/head_tiling.cpp
     cpu/int8/avx2.cpp
     cpu/int8/avx512_vnni.cpp
+    cpu/int8/avx_vnni.cpp
     cpu/int8/int8_operand.cpp
     cpu/int8/operands.cpp
     cpu/int8/portable.cpp
@@ -82,6 +83,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(cpu/gemm_avx512.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512}")
   set_source_files_properties(cpu/gemm_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512_bf16}")
   set_source_files_properties(cpu/int8/avx2.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx2}")
+  set_source_files_properties(cpu/int8/avx_vnni.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx2};-mavxvnni")
   set_source_files_properties(cpu/int8/avx512_vnni.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512};-mavx512vnni")
   set_source_files_properties(cpu/head/head_loss.cpp cpu/linear_activation.cpp cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
 endif()

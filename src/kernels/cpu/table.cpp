@@ -167,7 +167,7 @@ using Run = decltype(Kernel::run)::Plain;
 
 // Rows of an op, best first; those without `op` are not built. A kernel's name is its variant: the
 // full name is "cpu:", op, form and variant.
-constexpr std::size_t kMostRows = 8;
+constexpr std::size_t kMostRows = 9;
 struct OpRows {
   std::array<Kernel, kMostRows> kernels;
   std::string_view form = "";
@@ -235,6 +235,7 @@ consteval Parts parts(Engine engine) {
        cpu::portable::pack},
       {cpu::gemm_int8_avx512_vnni, &cpu::avx512::kActivationStage, &cpu::avx512::kHeadStage,
        nullptr},
+      {cpu::gemm_int8_avx_vnni, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, nullptr},
       {cpu::gemm_int8_avx2, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, nullptr},
       {cpu::gemm_int8_portable, &cpu::portable::kActivationStage, &cpu::portable::kHeadStage,
        nullptr},
@@ -281,8 +282,9 @@ constexpr OpRows engines(std::string_view op, RunOf run_of, Prepare prepare = cp
   OpRows rows = float_engines<Rows>(op, run_of, prepare);
   rows.kernels[5] =
       engine_row<Engine::kInt8Avx512Vnni, Rows>("_int8_avx512_vnni", op, run_of, prepare);
-  rows.kernels[6] = engine_row<Engine::kInt8Avx2, Rows>("_int8_avx2", op, run_of, prepare);
-  rows.kernels[7] = engine_row<Engine::kInt8Portable, Rows>("_int8_portable", op, run_of, prepare);
+  rows.kernels[6] = engine_row<Engine::kInt8AvxVnni, Rows>("_int8_avx_vnni", op, run_of, prepare);
+  rows.kernels[7] = engine_row<Engine::kInt8Avx2, Rows>("_int8_avx2", op, run_of, prepare);
+  rows.kernels[8] = engine_row<Engine::kInt8Portable, Rows>("_int8_portable", op, run_of, prepare);
   return rows;
 }
 // A row for each engine that has products with sparse weights.

@@ -22,7 +22,9 @@ AdaptiveOptions options_of(const RunConfig& run) {
 }
 
 // Without these instructions int8 products gain nothing.
-bool gains_by_int8(const spec::DeviceSpec& device) { return device.has("avx512_vnni"); }
+bool gains_by_int8(const spec::DeviceSpec& device) {
+  return device.has("avx512_vnni") || device.has("avx_vnni");
+}
 
 // Whether keys say what precision the unit has.
 bool is_pinned(const RunConfig& run, const std::string& name) {

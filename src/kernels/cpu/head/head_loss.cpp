@@ -93,6 +93,7 @@ template struct HeadLossRows<gemm_avx512_bf16, &avx512::kHeadStage>;
 template struct HeadLossRows<gemm_avx512, &avx512::kHeadStage>;
 template struct HeadLossRows<gemm_avx2, &avx2::kHeadStage>;
 template struct HeadLossRows<gemm_int8_avx512_vnni, &avx512::kHeadStage>;
+template struct HeadLossRows<gemm_int8_avx_vnni, &avx2::kHeadStage>;
 template struct HeadLossRows<gemm_int8_avx2, &avx2::kHeadStage>;
 #endif
 template struct HeadLossRows<gemm_portable, &portable::kHeadStage>;

@@ -56,6 +56,7 @@ struct Int8Operands {
 // Engines of int8 products. Null where the compiler or the target has no such instructions.
 const GemmEngine* gemm_int8_portable();
 const GemmEngine* gemm_int8_avx2();
+const GemmEngine* gemm_int8_avx_vnni();
 const GemmEngine* gemm_int8_avx512_vnni();
 
 }  // namespace anabatic::kernels::cpu
