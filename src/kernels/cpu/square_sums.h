@@ -3,6 +3,10 @@
 // for all instruction sets. Compiled once an instruction set: see gemm_pack.h for what that
 // forbids.
 #pragma once
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include "kernels/cpu/gemm_pack.h"
 
 namespace anabatic::kernels::cpu {
@@ -19,7 +23,13 @@ inline constexpr int kFew = 2;
 #endif
 using FewFloats = float __attribute__((vector_size(4 * kFew)));
 using Doubles = double __attribute__((vector_size(8 * kFew)));
-inline Doubles widen(FewFloats x) { return __builtin_convertvector(x, Doubles); }
+inline Doubles widen(FewFloats x) {
+#if defined(__AVX512F__)  // g++ 12 does it in two steps
+  return reinterpret_cast<Doubles>(_mm512_cvtps_pd(reinterpret_cast<__m256>(x)));
+#else
+  return __builtin_convertvector(x, Doubles);
+#endif
+}
 
 // One sum for each of sixteen columns, and at the end all of them.
 class SquareSums {

@@ -78,6 +78,12 @@ inline __m256i low_halves(__m512i x) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
 }
 
+inline __m512d doubles_of_floats(__m256 x) {
+  __m512d result;
+  for (int i = 0; i < 8; ++i) result[i] = x[i];
+  return result;
+}
+
 // Unsigned bytes of a by signed bytes of b, four a word.
 inline __m512i dot_bytes(__m512i sum, __m512i a, __m512i b) {
   std::uint8_t left[64];
@@ -294,6 +300,7 @@ inline void dot_tiles(int c, int a, int b) {
 #define _mm512_cvtepi32_ps(x) anabatic::emulated::floats_of_words(x)
 #define _mm512_cvtepi8_epi32(x) anabatic::emulated::words_of_bytes<std::int8_t>(x)
 #define _mm512_cvtepu16_epi32(x) anabatic::emulated::words_of_halves(x)
+#define _mm512_cvtps_pd(x) anabatic::emulated::doubles_of_floats(x)
 #define _mm512_cvtph_ps(x) anabatic::emulated::floats_of_f16(x)
 #define _mm512_cvtps_ph(x, rounding) anabatic::emulated::f16_of_floats(x)
 #define _mm512_cvtepu8_epi32(x) anabatic::emulated::words_of_bytes<std::uint8_t>(x)
