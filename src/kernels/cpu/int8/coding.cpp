@@ -192,6 +192,7 @@ class Strip {
     constexpr Int kRowsAhead = 16;
     const Int left = x.columns - column, count = left < 0 ? 0 : smaller(kPair, left);
     depth_ = depth;
+    next_ = {.x = left > kPair ? &x : nullptr, .before = before, .column = column + kPair};
     if (count < kPair) std::memset(values_, 0, sizeof values_);
     Largest largest;
     for (Int t = 0; t < depth; ++t) {
@@ -316,6 +317,9 @@ class Strip {
     for (Int t = 0; t < whole; t += kInt8Unit) {
       __builtin_prefetch(lower + ahead, 1);
       __builtin_prefetch(upper + ahead, 1);
+      if (next_.x != nullptr)
+        for (int e = 0; e < kInt8Unit; ++e)
+          __builtin_prefetch(row_of<T>(*next_.x, next_.before + t + e) + next_.column);
       const Pair x0 = load_pair(values_[t]), x1 = load_pair(values_[t + 1]),
                  x2 = load_pair(values_[t + 2]), x3 = load_pair(values_[t + 3]);
       Words unit[2];
@@ -352,7 +356,15 @@ class Strip {
     std::memcpy(compensation[1], &second, sizeof second);
   }
 
+  // The columns after those read: lines of the cache that arrive while these are quantised. Null at
+  // the last ones.
+  struct Next {
+    const Int8Source* x = nullptr;
+    Int before = 0, column = 0;
+  };
+
   alignas(64) T values_[kInt8Block][kPair];
+  Next next_;
   Int depth_ = 0;
   Ints largest_[2];
   Floats scale_[2], inverse_[2];
