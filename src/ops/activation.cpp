@@ -11,6 +11,7 @@
 #include "ops/build.h"
 #include "ops/cast.h"
 #include "ops/check.h"
+#include "ops/norms/product_norm.h"
 #include "ops/product_bias.h"
 #include "spec/product.h"
 
@@ -20,6 +21,7 @@ namespace {
 using Keys = std::initializer_list<std::string_view>;
 
 constexpr const char* kOperandNames[] = {"gate", "up"};
+constexpr std::size_t kMostDenseInputs = 3;  // of a product: x, two weights
 
 // Checks of an op with the attribute `activation`.
 Check checked_activation(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
@@ -128,16 +130,17 @@ enum class Keeps { kNothing, kProducts, kInt8 };
 template <bool kGrouped, Keeps kKeeps>
 std::vector<TensorType> infer_product(std::string_view op, ir::Types inputs,
                                       const spec::Attributes& attributes) {
-  if (kGrouped) inputs = checked_without_biases(op, inputs, attributes);
+  inputs = kGrouped ? checked_without_biases(op, inputs, attributes)
+                    : checked_without_norm(op, inputs, attributes, kMostDenseInputs);
   const Check check = [&] {
     if constexpr (kGrouped && kKeeps == Keeps::kInt8)
       return checked_activation(op, inputs, attributes, {"block"}, {"bias", "fallback", "top_k"});
     else if constexpr (kKeeps == Keeps::kInt8)
-      return checked_activation(op, inputs, attributes, {"block"}, {"fallback"});
+      return checked_activation(op, inputs, attributes, {"block"}, {"fallback", "norm"});
     else if constexpr (kGrouped)
       return checked_activation(op, inputs, attributes, {}, {"bias", "fallback", "top_k"});
     else
-      return checked_activation(op, inputs, attributes, {}, {"fallback"});
+      return checked_activation(op, inputs, attributes, {}, {"fallback", "norm"});
   }();
   const spec::ActivationInputs at = spec::activation_inputs(attributes);
   const TensorType type = kGrouped ? infer_grouped(check, at) : infer_dense(check, at);
@@ -251,8 +254,8 @@ const ir::OpSchema kLinearActivation{
     .name = "linear_activation",
     .product = spec::find_product("linear_activation"),
     .min_inputs = 2,
-    .max_inputs = 3,
-    .signature = "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x",
+    .max_inputs = 6,
+    .signature = "(x [T,K], gate_weight [N,K], up_weight? [N,K], norm?...) -> [T,N] like x",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product<false, Keeps::kNothing>("linear_activation", inputs, attributes);
@@ -263,10 +266,10 @@ const ir::OpSchema kLinearActivationWithCodes{
     .name = "linear_activation_with_codes",
     .product = spec::find_product("linear_activation_with_codes"),
     .min_inputs = 2,
-    .max_inputs = 3,
+    .max_inputs = 6,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x, gate "
+        "(x [T,K], gate_weight [N,K], up_weight? [N,K], norm?...) -> [T,N] like x, gate "
         "i8_bf16_1xBLOCK[T,N], up?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
@@ -279,10 +282,11 @@ const ir::OpSchema kLinearActivationWithProducts{
     .name = "linear_activation_with_products",
     .product = spec::find_product("linear_activation_with_products"),
     .min_inputs = 2,
-    .max_inputs = 3,
+    .max_inputs = 6,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x, gate [T,N], up? [T,N]",
+        "(x [T,K], gate_weight [N,K], up_weight? [N,K], norm?...) -> [T,N] like x, gate [T,N], "
+        "up? [T,N]",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product<false, Keeps::kProducts>("linear_activation_with_products", inputs,

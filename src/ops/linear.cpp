@@ -5,6 +5,7 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/norms/product_norm.h"
 
 namespace anabatic::ops {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 constexpr int kInto = 2;  // of a weight gradient
 
 std::vector<TensorType> infer_linear(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("linear", inputs, attributes, {}, {"fallback", "output_dtype"});
+  const Check check("linear", checked_without_norm("linear", inputs, attributes, 3), attributes, {},
+                    {"fallback", "norm", "output_dtype"});
   const Operand x = check.floating(0, "x", 2), weight = check.weight(1, "weight", 2, x);
   check.right_operand(weight, false);
   check.fallback(weight);
@@ -40,8 +42,10 @@ std::vector<TensorType> linear_weight_gradient_types(const Check& check) {
 
 std::vector<TensorType> infer_linear_weight_gradient(ir::Types inputs,
                                                      const spec::Attributes& attributes) {
-  const Check check("linear_weight_gradient", inputs, attributes, {},
-                    {"fallback", "first_row", "layout", "of_rows", "output_dtype"});
+  const Check check("linear_weight_gradient",
+                    checked_without_norm("linear_weight_gradient", inputs, attributes, 3),
+                    attributes, {},
+                    {"fallback", "first_row", "layout", "norm", "of_rows", "output_dtype"});
   return {placed(check, linear_weight_gradient_types(check)[0], kInto)};
 }
 
@@ -51,8 +55,10 @@ ir::Aliases weight_gradient_aliases(const spec::Attributes& attributes) {
 
 std::vector<TensorType> infer_linear_weight_gradient_squares(ir::Types inputs,
                                                              const spec::Attributes& attributes) {
-  std::vector<TensorType> types = linear_weight_gradient_types(
-      Check("linear_weight_gradient_squares", inputs, attributes, {}, {"fallback", "layout"}));
+  const Check check("linear_weight_gradient_squares",
+                    checked_without_norm("linear_weight_gradient_squares", inputs, attributes, 2),
+                    attributes, {}, {"fallback", "layout", "norm"});
+  std::vector<TensorType> types = linear_weight_gradient_types(check);
   types.push_back(typed(DType::kFloat64, {}));
   return types;
 }
@@ -62,6 +68,7 @@ std::vector<TensorType> infer_linear_weight_gradient_squares(ir::Types inputs,
 ir::Gradients linear_gradient(ir::GraphBuilder& builder, const ir::Node& node,
                               OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
+  require_no_norm(node);
   const ir::ValueId x = node.inputs[0], weight = node.inputs[1];
   const DType dtype = builder.type(x).dtype;
   const ir::ValueId dy = cast_to(builder, *of_outputs[0], dtype);
@@ -89,8 +96,8 @@ ir::Cost linear_weight_gradient_cost(ir::Types inputs, ir::Types outputs, const 
 const ir::OpSchema kLinear{.name = "linear",
                            .product = spec::find_product("linear"),
                            .min_inputs = 2,
-                           .max_inputs = 3,
-                           .signature = "(x [T,K], weight [N,K], bias? f32[N]) -> [T,N]",
+                           .max_inputs = 6,
+                           .signature = "(x [T,K], weight [N,K], bias? f32[N], norm?...) -> [T,N]",
                            .infer = infer_linear,
                            .gradient = linear_gradient,
                            .cost = linear_cost};
@@ -107,8 +114,8 @@ const ir::OpSchema kLinearWeightGradient{
     .name = "linear_weight_gradient",
     .product = spec::find_product("linear_weight_gradient"),
     .min_inputs = 2,
-    .max_inputs = 3,
-    .signature = "(x [T,K], dy [T,N], into? f32[M,K]) -> f32[N,K]",
+    .max_inputs = 6,
+    .signature = "(x [T,K], dy [T,N], into? f32[M,K], norm?...) -> f32[N,K]",
     .infer = infer_linear_weight_gradient,
     .cost = linear_weight_gradient_cost,
     .must_alias = weight_gradient_aliases,
@@ -118,9 +125,9 @@ const ir::OpSchema kLinearWeightGradientSquares{
     .name = "linear_weight_gradient_squares",
     .product = spec::find_product("linear_weight_gradient_squares"),
     .min_inputs = 2,
-    .max_inputs = 2,
+    .max_inputs = 5,
     .num_outputs = 2,
-    .signature = "(x [T,K], dy [T,N]) -> f32[N,K], f64[]",
+    .signature = "(x [T,K], dy [T,N], norm?...) -> f32[N,K], f64[]",
     .infer = infer_linear_weight_gradient_squares,
     .cost = linear_weight_gradient_cost,
     .can_accumulate = true};

@@ -2,6 +2,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/linear.h"
+#include "ops/norms/product_norm.h"
 
 namespace anabatic::ops {
 namespace {
@@ -10,6 +11,13 @@ namespace {
 template <bool kGrouped>
 Operand weight_at(const Check& check, int i, const Operand& rows) {
   return check.weight(i, "weight", kGrouped ? 3 : 2, rows);
+}
+
+// Without a norm every input is a matrix.
+ir::Types without_norm(std::string_view op, ir::Types inputs, const spec::Attributes& attributes) {
+  std::size_t most = inputs.size();
+  while (most > 2 && inputs[most - 1].ndim() != 2) --most;
+  return checked_without_norm(op, inputs, attributes, most);
 }
 
 template <bool kGrouped>
@@ -35,8 +43,10 @@ void check_weight(const Check& check, const Operand& weight, const Operand& firs
 
 template <bool kGrouped>
 std::vector<TensorType> infer_linear_many(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check(kGrouped ? "grouped_linear_many" : "linear_many", inputs, attributes, {},
-                    {"fallback"});
+  const Check check = kGrouped
+                          ? Check("grouped_linear_many", inputs, attributes, {}, {"fallback"})
+                          : Check("linear_many", without_norm("linear_many", inputs, attributes),
+                                  attributes, {}, {"fallback", "norm"});
   const Operand x = check.floating(0, "x", 2), first = weight_at<kGrouped>(check, 1, x);
   std::vector<TensorType> outputs;
   for (int i = 1; i < num_others<kGrouped>(check); ++i) {
@@ -74,9 +84,11 @@ std::vector<TensorType> infer_linear_many_input_gradient(ir::Types inputs,
 template <bool kGrouped>
 std::vector<TensorType> infer_linear_many_weight_gradient(ir::Types inputs,
                                                           const spec::Attributes& attributes) {
-  const Check check(
-      kGrouped ? "grouped_linear_many_weight_gradient" : "linear_many_weight_gradient", inputs,
-      attributes, {}, {"fallback"});
+  const Check check =
+      kGrouped ? Check("grouped_linear_many_weight_gradient", inputs, attributes, {}, {"fallback"})
+               : Check("linear_many_weight_gradient",
+                       without_norm("linear_many_weight_gradient", inputs, attributes), attributes,
+                       {}, {"fallback", "norm"});
   const Operand x = check.floating(0, "x", 2);
   check.fallback_of_gradient(x);
   std::vector<TensorType> outputs;
@@ -127,7 +139,8 @@ const ir::OpSchema kLinearMany{
     .min_inputs = 3,
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,
-    .signature = "(x [T,K], weight0 [N0,K], weight1 [N1,K], ...) -> [T,N0], [T,N1], ... like x",
+    .signature =
+        "(x [T,K], weight0 [N0,K], weight1 [N1,K], ..., norm?...) -> [T,N0], [T,N1], ... like x",
     .infer = infer_linear_many<false>,
     .cost = linear_many_cost};
 
@@ -146,7 +159,7 @@ const ir::OpSchema kLinearManyWeightGradient{
     .min_inputs = 3,
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,
-    .signature = "(x [T,K], dy0 [T,N0], dy1 [T,N1], ...) -> f32[N0,K], f32[N1,K], ...",
+    .signature = "(x [T,K], dy0 [T,N0], dy1 [T,N1], ..., norm?...) -> f32[N0,K], f32[N1,K], ...",
     .infer = infer_linear_many_weight_gradient<false>,
     .cost = linear_many_weight_gradient_cost,
     .can_accumulate = true};

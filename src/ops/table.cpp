@@ -16,7 +16,6 @@
 #include "ops/fill.h"
 #include "ops/global_norm.h"
 #include "ops/join_heads.h"
-#include "ops/layer_norm.h"
 #include "ops/linear.h"
 #include "ops/losses/cross_entropy.h"
 #include "ops/losses/head_loss.h"
@@ -24,6 +23,9 @@
 #include "ops/losses/load_balancing_loss.h"
 #include "ops/losses/preference_loss.h"
 #include "ops/losses/router_z_loss.h"
+#include "ops/norms/layer_norm.h"
+#include "ops/norms/norm_statistics.h"
+#include "ops/norms/rms_norm.h"
 #include "ops/optimizer_step.h"
 #include "ops/pack.h"
 #include "ops/permute.h"
@@ -31,7 +33,6 @@
 #include "ops/ranks/exchange.h"
 #include "ops/ranks/exchange_rows.h"
 #include "ops/ranks/reshape.h"
-#include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/route_sort.h"
 #include "ops/router.h"
@@ -51,6 +52,7 @@ const ir::OpSchema* const kTable[] = {
     &kActivation,
     &kActivationGradient,
     &kAdd,
+    &kAddNormStatistics,
     &kAddRmsNorm,
     &kAllGather,
     &kAllReduce,
@@ -115,6 +117,7 @@ const ir::OpSchema* const kTable[] = {
     &kLinearWeightGradientSquares,
     &kLoadBalancingLoss,
     &kLoadBalancingLossGradient,
+    &kNormStatistics,
     &kOptimizerStep,
     &kPack,
     &kPackSparse,

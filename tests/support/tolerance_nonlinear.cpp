@@ -236,6 +236,36 @@ std::vector<Bound> layer_norm_bounds(const OpCall& call, std::span<const Values>
   return bounds;
 }
 
+// Statistics of norms: rstd, or rstd and mean. In the sum each element is off by its rounding.
+std::vector<Bound> norm_statistics_bounds(const OpCall& call, std::span<const Values> wants) {
+  const bool is_sum = call.op == "add_norm_statistics";
+  const bool is_rms = spec::get_string(call.attributes, "norm") == "rms";
+  Data x = call.inputs[0].data;
+  for (std::size_t i = 0; is_sum && i < x.size(); ++i) x[i] += call.inputs[1].data[i];
+  const std::size_t width = columns(call.inputs[0]);
+  const double u = is_sum ? unit_roundoff(call.inputs[0].type.dtype) + g(2) : 0;
+  Bound sum, statistics;
+  for (std::size_t i = 0; is_sum && i < x.size(); ++i)
+    sum.errors.push_back(g(2) * (std::abs(x[i]) + std::abs(call.inputs[1].data[i])));
+  const double epsilon = spec::get_double(call.attributes, "epsilon");
+  for (std::size_t begin = 0; width > 0 && begin < x.size(); begin += width) {
+    if (is_rms) {
+      const double rstd = wants.back().data[begin / width];
+      statistics.errors.push_back((g(row_roundings(static_cast<double>(width)) + kFunction) + u) *
+                                  (1 + u) * rstd);
+      continue;
+    }
+    const CentredRow row = centred_row(x, begin, width, epsilon);
+    double largest = 0;
+    for (std::size_t j = begin; j < begin + width; ++j) largest = std::max(largest, std::abs(x[j]));
+    // An element that moves by e moves rstd by at most e · rstd of it.
+    const double moved = u * largest;
+    statistics.errors.push_back(row.rstd * (row.of_rstd + 2 * moved * row.rstd));
+    statistics.errors.push_back(row.of_mean + moved);
+  }
+  return is_sum ? std::vector<Bound>{sum, statistics} : std::vector<Bound>{statistics};
+}
+
 std::vector<Bound> cross_entropy_bounds(const OpCall& call) {
   const Values &logits = call.inputs[0], &labels = call.inputs[1];
   const std::size_t width = columns(logits), num_rows = rows(labels);
@@ -420,6 +450,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op == "activation" || op == "activation_gradient") return activation_bounds(call);
   if (op.substr(0, 8) == "rms_norm" || op == "add_rms_norm") return rms_norm_bounds(call, wants);
   if (op.substr(0, 10) == "layer_norm") return layer_norm_bounds(call, wants);
+  if (op.ends_with("norm_statistics")) return norm_statistics_bounds(call, wants);
   if (op == "cross_entropy" || op == "cross_entropy_gradient") return cross_entropy_bounds(call);
   if (op == "label_log_probabilities") return label_log_probability_bounds(call);
   if (op == "head_log_probabilities") return head_log_probability_bounds(call);

@@ -38,6 +38,14 @@ struct RowIndex {
 // divisor in [1, 2^31).
 RowIndex row_index(const std::int32_t* data, std::int64_t divisor);
 
+// The norm of a matrix whose lines are rows of x, as spec/product_norm.h has it. It is applied
+// while elements are copied.
+struct LineNorm {
+  const float* statistics = nullptr;               // of line 0; null: there is no norm
+  std::int64_t num_statistics = 1;                 // from line to line
+  const float *weight = nullptr, *bias = nullptr;  // of column 0; a layer norm has a bias
+};
+
 // Of Matrix::fallback: from here on no block has second values, for n <= 128 and Σ >= max.
 inline constexpr int kNoFallback = 128;
 
@@ -67,6 +75,9 @@ struct Matrix {
   // Indices of the lines along the stride that is not 1: rows of A, or the depth of a weight
   // gradient. Not for a B that is contiguous along the depth.
   RowIndex index{};
+  // A norm of these lines: of A, or of a B that is not contiguous along the depth, in f32 or bf16.
+  // Not for int8 and sparse products.
+  LineNorm norm{};
 };
 
 // Rows of A this far apart, contiguous along an even depth and of the dtype that the engine

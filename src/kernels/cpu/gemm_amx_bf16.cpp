@@ -51,12 +51,18 @@ struct AmxBf16 : PairWords {
   static void copy_columns(Unit* to, Int stride, const Matrix& a, Int i0, Int rows, Int k0,
                            Int depth) {
     constexpr Int kLines = 32;
+    alignas(64) std::uint16_t norms[kLines][kGradientRows];
     const auto* from = reinterpret_cast<const std::uint16_t*>(a.data) + i0;
     for (Int k = 0; k < depth; k += kLines) {
       const std::uint16_t* lines[kLines];
       const int num_lines = static_cast<int>(smaller(kLines, depth - k));
-      for (int n = 0; n < num_lines; ++n)
-        lines[n] = from + a.index.line(k0 + k + n) * a.column_stride;
+      for (int n = 0; n < num_lines; ++n) {
+        const Int line = a.index.line(k0 + k + n);
+        lines[n] = from + line * a.column_stride;
+        if (a.norm.statistics == nullptr) continue;
+        normalise_line(norms[n], lines[n], a.norm, line, i0, rows);
+        lines[n] = norms[n];
+      }
       for (Int i = 0; i < rows; i += 32) {
         if (i + 32 < rows)
           for (int n = 0; n < num_lines; ++n) __builtin_prefetch(lines[n] + i + 32);

@@ -9,67 +9,13 @@
 // Engines whose unit is an f32 turn f16 into that: elements of A and B while they are packed, those
 // of a B that came packed in registers.
 #pragma once
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
 #include "base/rounding.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_convert.h"
+#include "kernels/cpu/gemm_norm.h"
 #include "tensor/float4.h"
-#include "tensor/half.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
-
-using Int = std::int64_t;
-
-inline constexpr Int kPanel = 16;
-
-template <class T>
-constexpr T smaller(T a, T b) {
-  return a < b ? a : b;
-}
-template <class T>
-constexpr T larger(T a, T b) {
-  return a < b ? b : a;
-}
-
-inline float widen(std::uint16_t bits) {
-  return __builtin_bit_cast(float, std::uint32_t{bits} << 16);
-}
-
-inline std::uint16_t narrow(float value) {
-  const auto bits = __builtin_bit_cast(std::uint32_t, value);
-  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t quiet = (bits >> 16) | 0x40u;
-  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
-}
-
-inline float as_float(float value) { return value; }
-inline float as_float(std::uint16_t value) { return widen(value); }
-inline float as_float(Float16 value) { return half_to_float(value.bits); }
-
-// f16 to f32 and back, half to even.
-inline void convert_halves(float* __restrict to, const Float16* __restrict from,
-                           std::int64_t count) {
-  std::int64_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8)
-    _mm256_storeu_ps(to + i,
-                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
-#endif
-  for (; i < count; ++i) to[i] = as_float(from[i]);
-}
-inline void convert_halves(Float16* __restrict to, const float* __restrict from,
-                           std::int64_t count) {
-  std::int64_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-#endif
-  for (; i < count; ++i) to[i].bits = float_to_half(from[i]);
-}
 
 inline std::uint32_t pair(std::uint16_t first, std::uint16_t second) {
   return std::uint32_t{first} | std::uint32_t{second} << 16;
@@ -120,6 +66,18 @@ inline void copy_row(std::uint32_t* to, const std::uint16_t* from, Int depth) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(depth / 2) * 4);
   if (depth % 2 != 0) to[depth / 2] = from[depth - 1];
 }
+// The same of the norm of columns [column, column + depth) of a line.
+template <class T>
+inline void copy_norm(float* to, const T* from, const LineNorm& norm, Int line, Int column,
+                      Int depth) {
+  normalise_line(to, from, norm, line, column, depth);
+  to[depth] = 0;
+}
+inline void copy_norm(std::uint32_t* to, const std::uint16_t* from, const LineNorm& norm, Int line,
+                      Int column, Int depth) {
+  if (depth % 2 != 0) to[depth / 2] = 0;
+  normalise_line(reinterpret_cast<std::uint16_t*>(to), from, norm, line, column, depth);
+}
 
 // `count` elements of a row (and of the next one, null when there is none) to units; the rest of
 // kRows is zero. kWide >= kRows elements may be read and units written.
@@ -146,11 +104,49 @@ inline void interleave(std::uint32_t* to, const std::uint16_t* from, const std::
 }
 
 // Prefetches a row: rows are far apart, so the hardware does not prefetch them.
-inline constexpr Int kRowsAhead = 8;
+inline constexpr Int kRowsAhead = 16;
 inline void prefetch_row(const void* row, Int bytes) {
   for (Int at = 0; at < bytes; at += 64)
     __builtin_prefetch(static_cast<const std::byte*>(row) + at);
 }
+
+// Norms are of f32 and bf16.
+template <class T>
+inline constexpr bool kMayNormalise = !__is_same(T, Float16);
+
+// The norm of parts of kLines successive lines, at most kColumns wide, which takes the place of
+// what the operand holds.
+template <class T, Int kLines, Int kColumns>
+class NormLines {
+ public:
+  explicit NormLines(const Matrix& x) : x_(x) {}
+
+  bool is_asked_for() const { return kMayNormalise<T> && x_.norm.statistics != nullptr; }
+
+  float first_statistic(Int i) const {
+    return x_.norm.statistics[x_.index.line(i) * x_.norm.num_statistics];
+  }
+
+  // Columns [column, column + width) of the lines from `first` of the operand on lie at `row`, and
+  // the last of several at `next`, where it is there. Both become the norm of them.
+  void take(Int first, Int column, Int width, const T*& row, const T*& next) {
+    if constexpr (kMayNormalise<T>) {
+      if (next != nullptr && next != row) {
+        normalise_line(lines_[kLines - 1], next, x_.norm, x_.index.line(first + 1), column, width);
+        next = lines_[kLines - 1];
+      } else if (next != nullptr) {
+        next = lines_[0];
+      }
+      normalise_line(lines_[0], row, x_.norm, x_.index.line(first), column, width);
+      row = lines_[0];
+    }
+  }
+
+ private:
+  const Matrix& x_;
+  // What lies beyond the columns is read, and never used.
+  alignas(64) T lines_[kMayNormalise<T> ? kLines : 1][kMayNormalise<T> ? kColumns + 32 : 1];
+};
 
 // Unit: of the engine. kRows: of its tile.
 template <class Unit, Int kRows>
@@ -170,13 +166,19 @@ struct PackA {
   // rows x depth at (i0, k0), contiguous along the depth, as [row][kRowStride].
   template <class T>
   static void by_rows(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
-    constexpr Int kAhead = 2;
+    constexpr Int kAhead = 4;
     const T* from = reinterpret_cast<const T*>(a.data) + k0;
     for (Int i = 0; i < rows; ++i) {
       if (i + kAhead < rows)
         prefetch_row(from + a.index.line(i0 + i + kAhead) * a.row_stride,
                      depth * static_cast<Int>(sizeof(T)));
-      copy_row(to + i * kRowStride, from + a.index.line(i0 + i) * a.row_stride, depth);
+      const Int line = a.index.line(i0 + i);
+      if constexpr (kMayNormalise<T>)
+        if (a.norm.statistics != nullptr) {
+          copy_norm(to + i * kRowStride, from + line * a.row_stride, a.norm, line, k0, depth);
+          continue;
+        }
+      copy_row(to + i * kRowStride, from + line * a.row_stride, depth);
     }
   }
 
@@ -188,26 +190,43 @@ struct PackA {
     const T* from = reinterpret_cast<const T*>(a.data) + i0;
     const auto line = [&](Int k) { return from + a.index.line(k0 + k) * a.column_stride; };
     const Int units = units_of(depth), tiles = ceil_div(rows, kRows);
+    NormLines<T, kUnitDepth, kStrip * kRows> norms(a);
     for (Int t0 = 0; t0 < tiles; t0 += kStrip)
       for (Int u = 0; u < units; ++u) {
         const Int left = depth - u * kUnitDepth;
-        const T* row = left > 0 ? line(u * kUnitDepth) : from;
         const Int width = smaller(kStrip * kRows, rows - t0 * kRows);
         if (left > kRowsAhead + kUnitDepth)
           for (Int k = 0; k < kUnitDepth; ++k)
             prefetch_row(line(u * kUnitDepth + kRowsAhead + k) + t0 * kRows,
                          width * static_cast<Int>(sizeof(T)));
-        const T* next = left >= kUnitDepth ? line((u + 1) * kUnitDepth - 1) : nullptr;
-        Int t = t0;
-        if constexpr (kUnitDepth == 2 && kRows == 8) {
-          if (next != nullptr)
-            for (; t + 4 <= smaller(rows / kRows, t0 + kStrip); t += 4)
-              pairs8_by_4(to + t * tile_stride(units) + u * kRows, tile_stride(units),
-                          row + t * kRows, next + t * kRows);
+        // From here on columns count from the strip's first.
+        const T* row = (left > 0 ? line(u * kUnitDepth) : from) + t0 * kRows;
+        const T* next = left >= kUnitDepth ? line((u + 1) * kUnitDepth - 1) + t0 * kRows : nullptr;
+        Int t = t0, base = t0;  // base: the tile at which row and next begin
+        const Int whole = next != nullptr ? smaller(rows / kRows, t0 + kStrip) : 0;
+        if constexpr (kHasNormPairs && kUnitDepth == 2 && kRows == 8)
+          if (norms.is_asked_for() && a.norm.bias == nullptr)
+            for (; t + 4 <= whole; t += 4)
+              norm_pairs8_by_4(to + t * tile_stride(units) + u * kRows, tile_stride(units),
+                               row + (t - t0) * kRows, next + (t - t0) * kRows,
+                               norms.first_statistic(k0 + u * kUnitDepth),
+                               norms.first_statistic(k0 + u * kUnitDepth + 1),
+                               a.norm.weight + i0 + t * kRows);
+        if (norms.is_asked_for() && left > 0 && t < smaller(tiles, t0 + kStrip)) {
+          const Int done = (t - t0) * kRows;
+          row += done;
+          if (next != nullptr) next += done;
+          norms.take(k0 + u * kUnitDepth, i0 + t * kRows, width - done, row, next);
+          base = t;
         }
+        if constexpr (kUnitDepth == 2 && kRows == 8)
+          for (; t + 4 <= whole; t += 4)
+            pairs8_by_4(to + t * tile_stride(units) + u * kRows, tile_stride(units),
+                        row + (t - base) * kRows, next + (t - base) * kRows);
         for (; t < smaller(tiles, t0 + kStrip); ++t)
-          interleave<kRows, kWide>(to + t * tile_stride(units) + u * kRows, row + t * kRows,
-                                   next != nullptr ? next + t * kRows : nullptr,
+          interleave<kRows, kWide>(to + t * tile_stride(units) + u * kRows,
+                                   row + (t - base) * kRows,
+                                   next != nullptr ? next + (t - base) * kRows : nullptr,
                                    left > 0 ? rows - t * kRows : 0);
       }
   }
@@ -443,7 +462,7 @@ struct PackB {
     constexpr Int kStrip = 4 * kPanel;
     if (b.column_stride == 1) {
       for (Int j = 0; j < columns; j += kStrip)
-        rows(panels + j * units, data + j0 + j, b, smaller(kStrip, columns - j), k0, depth, units);
+        rows(panels + j * units, data, b, j0 + j, smaller(kStrip, columns - j), k0, depth, units);
       return;
     }
     const T* source = data + k0 * b.row_stride + j0 * b.column_stride;
@@ -478,10 +497,11 @@ struct PackB {
   // The columns are contiguous: few panels at a time, so that whole cache lines are read and the
   // writes stay a few sequential streams.
   template <class Unit, class T>
-  static void rows(Unit* __restrict panels, const T* __restrict data, const Matrix& b, Int columns,
-                   Int k0, Int depth, Int units) {
+  static void rows(Unit* __restrict panels, const T* __restrict data, const Matrix& b, Int j0,
+                   Int columns, Int k0, Int depth, Int units) {
     constexpr Int kUnitDepth = kElements<Unit>;
-    const auto line = [&](Int k) { return data + b.index.line(k0 + k) * b.row_stride; };
+    const auto line = [&](Int k) { return data + b.index.line(k0 + k) * b.row_stride + j0; };
+    NormLines<T, kUnitDepth, 4 * kPanel> norms(b);
     for (Int u = 0; u < units; ++u) {
       const Int left = depth - u * kUnitDepth;
       const T* source = line(u * kUnitDepth);
@@ -491,6 +511,7 @@ struct PackB {
         for (Int k = 0; k < kUnitDepth; ++k)
           prefetch_row(line(u * kUnitDepth + kRowsAhead + k),
                        columns * static_cast<Int>(sizeof(T)));
+      if (norms.is_asked_for()) norms.take(k0 + u * kUnitDepth, j0, columns, source, next);
       Int j = 0;
       if (left >= kUnitDepth)
         for (; j + kPanel <= columns; j += kPanel) whole(row + j * units, source + j, next + j);

@@ -59,13 +59,16 @@ void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, 
   run_gemms(engine, shape, p.groups, make, *arguments.launch.team, arguments.workspace);
 }
 
-void run_forward(const GemmEngine& engine, const Arguments& arguments) {
+void run_forward(const GemmEngine& engine, const Arguments& call) {
+  const Arguments arguments = without_norm(call);
   const TensorView &x = arguments.inputs[0], &weight = arguments.inputs[1];
   const TensorView& y = arguments.outputs[0];
   Product p = product(*x.type, *weight.type, *y.type);
   p.fallback = fallback_of(*arguments.attributes);
-  run_by_rows(engine, p, counted(forward_shape(p), arguments.counts), x.data, y.data,
-              offsets_of(arguments, *weight.type), bias_of(arguments), arguments);
+  Gemm shape = counted(forward_shape(p), arguments.counts);
+  shape.a.norm = norm_of_x(call);
+  run_by_rows(engine, p, shape, x.data, y.data, offsets_of(arguments, *weight.type),
+              bias_of(arguments), arguments);
 }
 
 void run_input_gradient(const GemmEngine& engine, const Arguments& arguments) {
@@ -91,7 +94,8 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
   p.fallback = fallback_of(*arguments.attributes);
   const std::int32_t* offsets = offsets_of(arguments, *dw.type);
   const bool accumulate = arguments.accumulate[0];
-  const Gemm shape = weight_gradient_shape(p);
+  Gemm shape = weight_gradient_shape(p);
+  (p.is_packed ? shape.a : shape.b).norm = norm_of_x(arguments);
   const RowIndex index = rows_index(arguments);
   const bool gathers_x =
       index.data != nullptr && spec::get_string(*arguments.attributes, "gathered") == "x";
@@ -183,7 +187,14 @@ Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
 
 }  // namespace
 
+Support supports_norm(const spec::Problem& problem) {
+  const bool has_norm = spec::norm_of(*problem.attributes) != spec::Norm::kNone;
+  return has_norm && problem.inputs[0].dtype == DType::kFloat16 ? no("a norm of rows in f16")
+                                                                : yes();
+}
+
 Support supports_linear_types(const spec::Problem& problem) {
+  if (Support norm = supports_norm(problem); !norm) return norm;
   const bool has_squares = form_of(problem).sums_squares;
   for (const auto types : {problem.inputs, problem.outputs})
     for (const TensorType& type : types) {

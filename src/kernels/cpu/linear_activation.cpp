@@ -69,6 +69,11 @@ Gemm product_of(const Shape& shape, bool transposed) {
           .c_stride = shape.width};
 }
 
+Gemm normed(Gemm gemm, const LineNorm& norm) {
+  gemm.a.norm = norm;
+  return gemm;
+}
+
 // The workspace: blocks and rows of blocks for each thread, then what all share: that of
 // for_blocks, and floats. A null base only counts bytes.
 struct Space {
@@ -130,11 +135,12 @@ class Forward {
         args_(args),
         activation_(spec::activation_of(*args.attributes)),
         at_{num_operands(activation_)},
-        inputs_(spec::without_biases(args.inputs, *args.attributes)),
+        inputs_(spec::without_norm(spec::without_biases(args.inputs, *args.attributes),
+                                   *args.attributes)),
         biases_(spec::biases_of(args.inputs, *args.attributes)),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type,
                         *args.attributes)),
-        gemm_(counted(product_of(shape_, false), args.counts)),
+        gemm_(normed(counted(product_of(shape_, false), args.counts), norm_of_x(args))),
         scale_columns_(scale_columns_of(*args.outputs.back().type)),
         column_multiple_(column_multiple_of(engine, gemm_, scale_columns_)),
         space_(engine, gemm_, shape_.groups, column_multiple_, at_.num_weights, 0,
@@ -388,6 +394,7 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
   const DType dtype = problem.inputs[0].dtype;
   if (dtype != DType::kFloat32 && dtype != DType::kBFloat16 && dtype != DType::kFloat16)
     return no(fmt::format("expected f32, bf16 or f16, got {}", to_string(dtype)));
+  if (Support norm = supports_norm(problem); !norm) return norm;
   if (!engine->accepts(dtype, problem.inputs[1].value_dtype()))
     return no("expected bf16 rows and weight");
   for (const std::span<const TensorType> types : {problem.inputs, problem.outputs})

@@ -145,6 +145,7 @@ Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offset
   const TensorView& y = operand(args.inputs, args.outputs, at.y_is_output, at.y);
   Product shape = product(*x.type, *weight.type, *y.type);
   shape.fallback = fallback_of(*args.attributes);
+  const LineNorm norm = F == Form::kInputGradient ? LineNorm{} : norm_of_x(args);
   const Rows rows = rows_of(offsets, group, shape.rows);
   std::byte* x_rows = x.data + rows.begin * shape.in * size_bytes(shape.x);
   std::byte* y_rows = y.data + rows.begin * shape.out * size_bytes(shape.y);
@@ -155,11 +156,13 @@ Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offset
     if (gemm.depth == 0 && gemm.accumulate) gemm.rows = 0;
     gemm.a.data = y_rows;
     gemm.b.data = x_rows;
+    gemm.b.norm = norm;
     gemm.c = weight.data + group * matrix_elements(*weight.type) * size_bytes(shape.weight);
     return gemm;
   }
   gemm.rows = rows.end - rows.begin;
   gemm.a.data = F == Form::kForward ? x_rows : y_rows;
+  gemm.a.norm = norm;
   set_matrix(gemm.b, weight, group);
   gemm.c = F == Form::kForward ? y_rows : x_rows;
   return gemm;
@@ -231,7 +234,7 @@ Support LinearManyRows<E>::supports(const spec::Problem& problem) {
   if (problem.attributes->contains("slices")) return no("cut into slices");
   if (Support types = supports_linear_types(problem); !types) return types;
   if (takes_bf16_alone(E))
-    for (const TensorType& type : problem.inputs)
+    for (const TensorType& type : spec::without_norm(problem.inputs, *problem.attributes))
       if (type.dtype == DType::kFloat32 || type.dtype == DType::kFloat16)
         return no("expected bf16 operands");
   const Support support = supports_engine(engine_of(E), problem);

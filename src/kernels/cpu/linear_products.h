@@ -6,6 +6,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/linear_rows.h"
 #include "spec/product.h"
+#include "spec/product_norm.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -176,12 +177,32 @@ inline void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& inde
   matrix.data = data;
   if (index.data == nullptr) {
     matrix.data += line * stride * size_bytes(matrix.dtype);
+    if (matrix.norm.statistics != nullptr)
+      matrix.norm.statistics += line * matrix.norm.num_statistics;
     return;
   }
   matrix.index = index;
   matrix.index.data += line;
 }
 
+// The norm that a product applies to x; and the call without its inputs.
+inline LineNorm norm_of_x(const Arguments& arguments) {
+  const spec::Norm norm = spec::norm_of(*arguments.attributes);
+  if (norm == spec::Norm::kNone) return {};
+  const auto inputs = spec::norm_inputs(arguments.inputs, *arguments.attributes);
+  return {.statistics = inputs[0].as<const float>(),
+          .num_statistics = spec::num_statistics(norm),
+          .weight = inputs[1].as<const float>(),
+          .bias = norm == spec::Norm::kLayer ? inputs[2].as<const float>() : nullptr};
+}
+inline Arguments without_norm(const Arguments& arguments) {
+  Arguments result = arguments;
+  result.inputs = spec::without_norm(arguments.inputs, *arguments.attributes);
+  return result;
+}
+
+// Norms of x are of f32 and bf16.
+Support supports_norm(const spec::Problem& problem);
 // Row-major operands, or packed weights; floats are f32, bf16 or f16.
 Support supports_linear_types(const spec::Problem& problem);
 // Whether the engine was built, the device can run it, and the product is one of its kind: in int8

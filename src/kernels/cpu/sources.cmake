@@ -17,6 +17,7 @@ set(cpu_vector_sources
     moe.cpp
     norm/layer_norm.cpp
     norm/norm.cpp
+    norm/norm_statistics.cpp
     optimizer/optimizer.cpp
     pack.cpp
     rope.cpp

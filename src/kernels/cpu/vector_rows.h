@@ -77,6 +77,9 @@ ANABATIC_VECTOR_KERNEL(rms_norm_input_gradient)
 ANABATIC_VECTOR_KERNEL(rms_norm_weight_gradient)
 ANABATIC_VECTOR_KERNEL(sinks_gradient)
 ANABATIC_VECTOR_KERNEL(sum_rows)
+// norm/norm_statistics.cpp
+ANABATIC_VECTOR_KERNEL(add_norm_statistics)
+ANABATIC_VECTOR_KERNEL(norm_statistics)
 // optimizer.cpp
 ANABATIC_VECTOR_KERNEL(optimizer_step)
 ANABATIC_VECTOR_KERNEL(sum_squares)

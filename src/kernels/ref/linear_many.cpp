@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/ref/product_norm.h"
 #include "kernels/ref/product_rows.h"
 #include "kernels/ref/rows.h"
 
@@ -55,7 +56,9 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
 
 using Body = void (*)(const Arguments&, std::int64_t begin, std::int64_t end, std::int64_t group);
 
-void all_rows(const Arguments& args, Body body) { body(args, 0, rows(args.inputs[0]), 0); }
+void all_rows(const Arguments& call, Body body) {
+  with_norm(call, [body](const Arguments& args) { body(args, 0, rows(args.inputs[0]), 0); });
+}
 
 // The offsets are the last input.
 void rows_by_expert(const Arguments& args, Body body) {

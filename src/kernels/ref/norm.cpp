@@ -3,10 +3,16 @@
 #include <vector>
 
 #include "kernels/ref/access.h"
+#include "kernels/ref/product_norm.h"
 #include "kernels/ref/rows.h"
 
 namespace anabatic::kernels::ref {
 namespace {
+
+// What norms take of a row, as `norm_statistics` stores it: f32, or f64 of f64.
+double as_statistic(const TensorView& x, double value) {
+  return x.type->dtype == DType::kFloat64 ? value : round_to(DType::kFloat32, value);
+}
 
 // 1 / sqrt(mean square + epsilon) of `width` elements from `begin`.
 double reciprocal_rms(const TensorView& x, std::int64_t begin, std::int64_t width, double epsilon) {
@@ -32,22 +38,45 @@ Moments moments(const TensorView& x, std::int64_t begin, std::int64_t width, dou
   return of_row;
 }
 
+void norm_statistics_of(const TensorView& x, const spec::Attributes& attributes,
+                        const TensorView& statistics) {
+  const std::int64_t width = columns(x);
+  const double epsilon = spec::get_double(attributes, "epsilon");
+  for (std::int64_t row = 0; row < rows(x); ++row) {
+    if (spec::norm_of(attributes) == spec::Norm::kRms) {
+      store(statistics, row, reciprocal_rms(x, row * width, width, epsilon));
+      continue;
+    }
+    const auto [mean, rstd] = moments(x, row * width, width, epsilon);
+    store(statistics, 2 * row, rstd);
+    store(statistics, 2 * row + 1, mean);
+  }
+}
+
 }  // namespace
 
 void normalise(const TensorView& x, const TensorView& weight, double epsilon, const TensorView& y) {
   const std::int64_t width = size(weight);
   for (std::int64_t begin = 0; begin < size(x); begin += width) {
-    const double rstd = reciprocal_rms(x, begin, width, epsilon);
-    for (std::int64_t j = 0; j < width; ++j) {
-      const double normalised = round_to(x.type->dtype, load(x, begin + j) * rstd);
-      store(y, begin + j, load(weight, j) * normalised);
-    }
+    const double rstd = as_statistic(x, reciprocal_rms(x, begin, width, epsilon));
+    for (std::int64_t j = 0; j < width; ++j)
+      store(y, begin + j, rms_normalised(x, begin + j, rstd, load(weight, j)));
   }
 }
 
 void rms_norm(const Arguments& args) {
   normalise(args.inputs[0], args.inputs[1], spec::get_double(*args.attributes, "epsilon"),
             args.outputs[0]);
+}
+
+void norm_statistics(const Arguments& args) {
+  norm_statistics_of(args.inputs[0], *args.attributes, args.outputs[0]);
+}
+
+void add_norm_statistics(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &residual = args.inputs[1], &sum = args.outputs[0];
+  for (std::int64_t i = 0; i < size(x); ++i) store(sum, i, load(x, i) + load(residual, i));
+  norm_statistics_of(sum, *args.attributes, args.outputs[1]);
 }
 
 void add_rms_norm(const Arguments& args) {
@@ -97,10 +126,11 @@ void layer_norm(const Arguments& args) {
   const std::int64_t width = size(weight);
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   for (std::int64_t begin = 0; begin < size(x); begin += width) {
-    const auto [mean, rstd] = moments(x, begin, width, epsilon);
+    const Moments of_row = moments(x, begin, width, epsilon);
+    const double mean = as_statistic(x, of_row.mean), rstd = as_statistic(x, of_row.rstd);
     for (std::int64_t j = 0; j < width; ++j)
       store(args.outputs[0], begin + j,
-            load(weight, j) * (load(x, begin + j) - mean) * rstd + load(bias, j));
+            layer_normalised(x, begin + j, mean, rstd, load(weight, j), load(bias, j)));
   }
 }
 

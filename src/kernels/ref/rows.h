@@ -112,10 +112,12 @@ void unpermute(const Arguments& args);
 void unpermute_gradient(const Arguments& args);
 
 // norm.cpp
+void add_norm_statistics(const Arguments& args);
 void add_rms_norm(const Arguments& args);
 void layer_norm(const Arguments& args);
 void layer_norm_input_gradient(const Arguments& args);
 void layer_norm_weight_gradient(const Arguments& args);
+void norm_statistics(const Arguments& args);
 void rms_norm(const Arguments& args);
 void rms_norm_input_gradient(const Arguments& args);
 void rms_norm_weight_gradient(const Arguments& args);

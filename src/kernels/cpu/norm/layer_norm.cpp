@@ -6,48 +6,6 @@
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
-// The first `count` lanes of x, zeroes in the others.
-ANABATIC_INLINE Floats first_lanes(Floats x, int count) {
-  Ints lane;
-  for (int j = 0; j < kLanes; ++j) lane[j] = j;
-  return lane < count ? x : Floats{};
-}
-
-ANABATIC_INLINE Pair operator-(const Pair& x, float mean) {
-  return {x.first - mean, x.second - mean};
-}
-
-// The mean of a row, and 1 / sqrt(variance + epsilon). It takes two passes, since a mean of squares
-// would cancel.
-struct Moments {
-  float mean, rstd;
-};
-template <class T>
-Moments moments(const T* x, std::int64_t width, double epsilon) {
-  const auto count = static_cast<double>(width);
-  const double sum = sum_pairs(
-      width,
-      [&](std::int64_t i, Floats& first, Floats& second) {
-        const Pair value = load_pair(x + i);
-        first += value.first;
-        second += value.second;
-      },
-      [&](std::int64_t i, int n, Floats& lanes) { lanes += load(x + i, n); });
-  const auto mean = static_cast<float>(sum / count);
-  const double squares = sum_pairs(
-      width,
-      [&](std::int64_t i, Floats& first, Floats& second) {
-        const Pair centred = load_pair(x + i) - mean;
-        first = madd(centred.first, centred.first, first);
-        second = madd(centred.second, centred.second, second);
-      },
-      [&](std::int64_t i, int n, Floats& lanes) {
-        const Floats centred = first_lanes(load(x + i, n) - mean, n);
-        lanes = madd(centred, centred, lanes);
-      });
-  return {mean, static_cast<float>(1.0 / std::sqrt(squares / count + epsilon))};
-}
-
 // y = (x - mean) · rstd · weight + bias; weight and bias from paired_weight.
 template <bool kStreams, class T>
 void normalise(const T* x, const float* weight, const float* bias, const Moments& of_row,

@@ -6,24 +6,6 @@
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
-// near = x + residual, and sum too where it is another place: sums that bypass the caches are
-// normalised at once and so are kept near.
-template <bool kStreams, class T>
-void add_rows(const T* x, const T* residual, std::int64_t width, T* sum, T* near) {
-  const std::int64_t whole = width / kPair * kPair;
-  for (std::int64_t i = 0; i < whole; i += kPair) {
-    const Pair a = load_pair(x + i), b = load_pair(residual + i);
-    const Pair both{a.first + b.first, a.second + b.second};
-    store_pair<false>(near + i, both);
-    if (kStreams && near != sum) store_pair<kStreams>(sum + i, both);
-  }
-  for_lanes(whole, width, [&](std::int64_t i, int n) {
-    const Floats both = load(x + i, n) + load(residual + i, n);
-    store(near + i, both, n);
-    if (near != sum) store(sum + i, both, n);
-  });
-}
-
 // residual: null, or what is added to the rounded dx.
 template <bool kStreams, bool kAdds, class T, class D>
 void input_gradient(const T* x, const float* weight, const D* dy, const D* residual,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm of one row, for the ops that fuse it.
+// Norms of one row, for the ops that share them.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -84,6 +84,66 @@ void normalise(const T* x, const float* weight, float rstd, std::int64_t width, 
   for_lanes(whole, width, [&](std::int64_t i, int n) {
     store(y + i, load(weight + i, n) * round_to<T>(load(x + i, n) * rstd), n);
   });
+}
+
+// near = x + residual, and sum too where it is another place: sums that bypass the caches are
+// normalised at once and so are kept near.
+template <bool kStreams, class T>
+void add_rows(const T* x, const T* residual, std::int64_t width, T* sum, T* near) {
+  const std::int64_t whole = width / kPair * kPair;
+  for (std::int64_t i = 0; i < whole; i += kPair) {
+    const Pair a = load_pair(x + i), b = load_pair(residual + i);
+    const Pair both{a.first + b.first, a.second + b.second};
+    store_pair<false>(near + i, both);
+    if (kStreams && near != sum) store_pair<kStreams>(sum + i, both);
+  }
+  for_lanes(whole, width, [&](std::int64_t i, int n) {
+    const Floats both = load(x + i, n) + load(residual + i, n);
+    store(near + i, both, n);
+    if (near != sum) store(sum + i, both, n);
+  });
+}
+
+// The first `count` lanes of x, zeroes in the others.
+ANABATIC_INLINE Floats first_lanes(Floats x, int count) {
+  Ints lane;
+  for (int j = 0; j < kLanes; ++j) lane[j] = j;
+  return lane < count ? x : Floats{};
+}
+
+ANABATIC_INLINE Pair operator-(const Pair& x, float mean) {
+  return {x.first - mean, x.second - mean};
+}
+
+// The mean of a row, and 1 / sqrt(variance + epsilon). It takes two passes, since a mean of squares
+// would cancel.
+struct Moments {
+  float mean, rstd;
+};
+template <class T>
+Moments moments(const T* x, std::int64_t width, double epsilon) {
+  const auto count = static_cast<double>(width);
+  const double sum = sum_pairs(
+      width,
+      [&](std::int64_t i, Floats& first, Floats& second) {
+        const Pair value = load_pair(x + i);
+        first += value.first;
+        second += value.second;
+      },
+      [&](std::int64_t i, int n, Floats& lanes) { lanes += load(x + i, n); });
+  const auto mean = static_cast<float>(sum / count);
+  const double squares = sum_pairs(
+      width,
+      [&](std::int64_t i, Floats& first, Floats& second) {
+        const Pair centred = load_pair(x + i) - mean;
+        first = madd(centred.first, centred.first, first);
+        second = madd(centred.second, centred.second, second);
+      },
+      [&](std::int64_t i, int n, Floats& lanes) {
+        const Floats centred = first_lanes(load(x + i, n) - mean, n);
+        lanes = madd(centred, centred, lanes);
+      });
+  return {mean, static_cast<float>(1.0 / std::sqrt(squares / count + epsilon))};
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

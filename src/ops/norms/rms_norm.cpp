@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/rms_norm.h"
+#include "ops/norms/rms_norm.h"
 
 #include "ops/build.h"
 #include "ops/check.h"

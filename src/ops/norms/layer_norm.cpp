@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/layer_norm.h"
+#include "ops/norms/layer_norm.h"
 
 #include "ops/build.h"
 #include "ops/check.h"

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products that apply a norm to x have the bits of the norm, stored, and then the product: in every
+// row, of every form of a dense product.
+#include "spec/product_norm.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/kernel.h"
+#include "ops/kernel_runner.h"
+#include "ops/table.h"
+#include "support/random_data.h"
+#include "support/rows_under_test.h"
+#include "tensor/panels.h"
+
+namespace anabatic::testing {
+namespace {
+
+constexpr double kEpsilon = 1e-5;
+
+struct Sizes {
+  std::int64_t rows, in, out;
+};
+
+Values draw(const TensorType& type, std::uint64_t stream) {
+  return random_values(type, Regime::kBounded, 3, stream);
+}
+
+TensorType in_panels(TensorType type) {
+  type.layout = panels_layout(false);
+  return type;
+}
+
+// The forms of a product of these sizes, each without the norm.
+std::vector<OpCall> products(const Sizes& s, DType dtype) {
+  const Values x = draw(tensor_type(dtype, {s.rows, s.in}), 1),
+               dy = draw(tensor_type(dtype, {s.rows, s.out}), 2),
+               w = draw(tensor_type(dtype, {s.out, s.in}), 3),
+               v = draw(tensor_type(dtype, {s.out, s.in}), 4),
+               bias = draw(tensor_type(DType::kFloat32, {s.out}), 5);
+  const Values packed = draw(in_panels(w.type), 3), second = draw(in_panels(w.type), 4);
+  const TensorType y = dy.type, gradient = tensor_type(DType::kFloat32, {s.out, s.in}),
+                   square = tensor_type(DType::kFloat64, {});
+  const std::string swiglu = "swiglu", panels = "panels";
+  std::vector<OpCall> calls{
+      {"linear", {}, {x, w}, {y}},
+      {"linear", {}, {x, packed, bias}, {y}},
+      {"linear",
+       {{"output_dtype", std::string("f32")}},
+       {x, packed},
+       {tensor_type(DType::kFloat32, {s.rows, s.out})}},
+      {"linear_many", {}, {x, packed, second}, {y, y}},
+      {"linear_activation", {{"activation", swiglu}}, {x, packed, second}, {y}},
+      {"linear_activation_with_products", {{"activation", swiglu}}, {x, w, v}, {y, y, y}},
+      {"linear_weight_gradient", {}, {x, dy}, {gradient}},
+      {"linear_weight_gradient", {{"layout", panels}}, {x, dy}, {in_panels(gradient)}},
+      {"linear_weight_gradient_squares",
+       {{"layout", panels}},
+       {x, dy},
+       {in_panels(gradient), square}},
+      {"linear_many_weight_gradient", {}, {x, dy, dy}, {gradient, gradient}}};
+  if (dtype == DType::kBFloat16) {
+    TensorType codes = tensor_type(DType::kInt8, {s.rows, s.out});
+    codes.blocks = int8_format(16);
+    calls.push_back({"linear_activation_with_codes",
+                     {{"activation", swiglu}, {"block", std::int64_t{16}}},
+                     {x, packed, second},
+                     {y, codes, codes}});
+  }
+  return calls;
+}
+
+// The row of `op` with the vectors of this row of a product.
+const kernels::Kernel& row_beside(std::string_view product, std::string_view op) {
+  std::string name = fmt::format("{}:{}", product.substr(0, product.find(':')), op);
+  for (const char* isa : {"avx512", "avx2"})
+    if (product.find(isa) != product.npos) name += fmt::format("_{}", isa);
+  if (product.find("amx") != product.npos) name += "_avx512";
+  for (const kernels::Kernel* kernel : kernels::candidates(op))
+    if (kernel->name == name) return *kernel;
+  throw InternalError(fmt::format("no row {}", name));
+}
+
+std::vector<Values> run(const kernels::Kernel& kernel, const OpCall& call, int num_threads,
+                        std::span<const Values> before = {}) {
+  const RunResult result = run_kernel(kernel, *ops::find_op(call.op), call,
+                                      {.num_threads = num_threads, .before = before});
+  EXPECT_EQ(result.violation, "") << kernel.name;
+  std::vector<Values> values;
+  for (const HostTensor& output : result.outputs) values.push_back(output.values());
+  return values;
+}
+
+struct Norm {
+  const char* word;
+  std::string op;
+  std::vector<Values> parameters;
+};
+
+std::vector<Norm> norms(std::int64_t width) {
+  const TensorType type = tensor_type(DType::kFloat32, {width});
+  const Values weight = draw(type, 7), bias = draw(type, 8);
+  return {{"rms", "rms_norm", {weight}}, {"layer", "layer_norm", {weight, bias}}};
+}
+
+// NaNs are equal, whichever they are.
+void expect_equal(const std::vector<Values>& got, const std::vector<Values>& want,
+                  const std::string& where) {
+  ASSERT_EQ(got.size(), want.size()) << where;
+  for (std::size_t o = 0; o < want.size(); ++o) {
+    ASSERT_EQ(got[o].data.size(), want[o].data.size()) << where;
+    for (std::size_t i = 0; i < want[o].data.size(); ++i) {
+      const double a = got[o].data[i], b = want[o].data[i];
+      ASSERT_TRUE(a == b || (a != a && b != b))
+          << where << " output " << o << " element " << i << ": " << a << " and " << b;
+    }
+  }
+}
+
+// Both ways of one product; gives the number of rows that ran.
+int compare(const OpCall& product, const Norm& norm, int num_threads) {
+  int num_rows = 0;
+  const Values& x = product.inputs[0];
+  const spec::Attributes epsilon{{"epsilon", kEpsilon}};
+  OpCall of_norm{norm.op, epsilon, {x}, {x.type}};
+  of_norm.inputs.insert(of_norm.inputs.end(), norm.parameters.begin(), norm.parameters.end());
+  OpCall fused = product;
+  fused.attributes["norm"] = std::string(norm.word);
+  const std::int64_t count = spec::num_statistics(spec::norm_of(fused.attributes));
+  OpCall statistics{
+      "norm_statistics", epsilon, {x}, {tensor_type(DType::kFloat32, {x.type.dim(0), count})}};
+  statistics.attributes["norm"] = std::string(norm.word);
+  fused.inputs.push_back({statistics.outputs[0], {}});
+  fused.inputs.insert(fused.inputs.end(), norm.parameters.begin(), norm.parameters.end());
+  const bool adds = ops::find_op(product.op)->can_accumulate;
+  std::vector<Values> before;
+  for (std::size_t o = 0; adds && o < product.outputs.size(); ++o)
+    before.push_back(draw(product.outputs[o], 20 + o));
+  for (const kernels::Kernel* row : kernels::candidates(product.op)) {
+    if (!is_under_test(row->name) || !supports(*row, product)) continue;
+    if (is_reference(*row) && x.type.num_elements() > 2000) continue;  // slow
+    const std::string where = fmt::format("{} {} rows {} x {} threads {}", row->name, norm.word,
+                                          x.type.dim(0), x.type.dim(1), num_threads);
+    fused.inputs[product.inputs.size()] =
+        run(row_beside(row->name, "norm_statistics"), statistics, 1)[0];
+    EXPECT_TRUE(supports(*row, fused)) << where;
+    OpCall apart = product;
+    apart.inputs[0] = run(row_beside(row->name, norm.op), of_norm, 1)[0];
+    expect_equal(run(*row, fused, num_threads), run(*row, apart, num_threads), where);
+    if (adds)
+      expect_equal(run(*row, fused, num_threads, before), run(*row, apart, num_threads, before),
+                   where + " added");
+    ++num_rows;
+  }
+  return num_rows;
+}
+
+TEST(ProductNorm, HasTheBitsOfTheNormAndThenTheProduct) {
+  // Tails of vectors, tiles, parts and blocks; an odd depth; several blocks of the depth.
+  for (const Sizes& sizes : {Sizes{1, 1, 1}, Sizes{7, 13, 5}, Sizes{33, 31, 17}, Sizes{131, 67, 48},
+                             Sizes{530, 200, 24}, Sizes{5, 1100, 40}})
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+      for (const OpCall& product : products(sizes, dtype))
+        for (const Norm& norm : norms(sizes.in)) EXPECT_GE(compare(product, norm, 2), 2);
+}
+
+// A row that is not finite, weights of the norm among them, and rows of zeroes.
+TEST(ProductNorm, KeepsNaNsAndZeroes) {
+  const Sizes sizes{40, 70, 33};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (OpCall product : products(sizes, dtype)) {
+      // What pads panels is no zero next to a NaN; int8 values have none.
+      if (product.outputs[0].layout != kRowMajor || product.op == "linear_activation_with_codes")
+        continue;
+      std::vector<double>& x = product.inputs[0].data;
+      x[3 * 70 + 5] = std::numeric_limits<double>::quiet_NaN();
+      x[9 * 70 + 69] = std::numeric_limits<double>::infinity();
+      for (std::size_t k = 0; k < 70; ++k) x[20 * 70 + k] = 0;
+      for (Norm norm : norms(sizes.in)) {
+        norm.parameters[0].data[11] = std::numeric_limits<double>::quiet_NaN();
+        EXPECT_GE(compare(product, norm, 1), 3);
+      }
+    }
+}
+
+TEST(ProductNorm, DoesNotDependOnThreads) {
+  const Sizes sizes{210, 48, 66};
+  for (const OpCall& product : products(sizes, DType::kBFloat16))
+    for (const Norm& norm : norms(sizes.in))
+      for (const int threads : {1, 3}) EXPECT_GE(compare(product, norm, threads), 2);
+}
+
+// A fault that the comparison must find: statistics of another row.
+TEST(ProductNorm, FindsStatisticsOfAnotherRow) {
+  const Sizes sizes{9, 40, 16};
+  const OpCall product = products(sizes, DType::kFloat32)[0];
+  const Norm norm = norms(sizes.in)[0];
+  OpCall fused = product;
+  fused.attributes["norm"] = std::string(norm.word);
+  Values statistics = draw(tensor_type(DType::kFloat32, {sizes.rows, 1}), 9);
+  fused.inputs.push_back(statistics);
+  fused.inputs.push_back(norm.parameters[0]);
+  for (const kernels::Kernel* row : kernels::candidates(product.op)) {
+    if (!is_under_test(row->name) || !supports(*row, fused)) continue;
+    fused.inputs[2] = statistics;
+    const std::vector<Values> want = run(*row, fused, 2);
+    std::swap(fused.inputs[2].data[4], fused.inputs[2].data[5]);
+    const std::vector<Values> got = run(*row, fused, 2);
+    for (std::size_t i = 0; i < want[0].data.size(); ++i) {
+      const auto line = i / static_cast<std::size_t>(sizes.out);
+      EXPECT_EQ(got[0].data[i] == want[0].data[i], line != 4 && line != 5) << row->name << " " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::testing
