@@ -600,6 +600,9 @@ struct Config {
     bool fuse_optimizer = true;
     // On: a residual sum and the norm of it are one op. Off skips this pass.
     bool fuse_norm_residual = true;
+    // On: dense products normalise the rows that they copy; normalised rows are not stored. Off
+    // skips this pass.
+    bool fuse_norm_linear = true;
     // On: equal ops on equal values run once. Off skips this pass.
     bool common_subexpression = true;
     // On: ops whose results nothing reads are removed. Off skips this pass.

@@ -10,6 +10,7 @@
 #include "ir/op_schema.h"
 #include "ops/ranks/exchange.h"
 #include "spec/product_bias.h"
+#include "spec/product_norm.h"
 
 namespace anabatic::analysis {
 namespace {
@@ -95,6 +96,13 @@ class Collector {
               .inputs = {node.outputs[0], node.inputs[1]},
               .outputs = {value},
               .of = id};
+    // Likewise what a norm takes of the sum.
+    if (node.op->name == "add_norm_statistics" && value == node.outputs[1] && has(node.outputs[0]))
+      return {.op = "norm_statistics",
+              .attributes = TakenAttributes::kAll,
+              .inputs = {node.outputs[0]},
+              .outputs = {value},
+              .of = id};
     if (is_joined(node)) return products(id, node, value);
     if (is_plain_pair(node) && !is_wanted(node.outputs[value == node.outputs[0]])) {
       const std::size_t which = value == node.outputs[1];
@@ -146,7 +154,14 @@ class Collector {
       rebuild.outputs.push_back(output);
     }
     if (rebuild.outputs.size() == 1) rebuild.op = plain_form(node).op;
+    add_norm(node, rebuild);
     return rebuild;
+  }
+
+  // The inputs of the norm that the product applies to x, last.
+  static void add_norm(const Node& node, Rebuild& rebuild) {
+    const auto norm = spec::norm_inputs(node.inputs, node.attributes);
+    rebuild.inputs.insert(rebuild.inputs.end(), norm.begin(), norm.end());
   }
 
   static Rebuild activation(NodeId id, const Node& node) {
@@ -157,7 +172,8 @@ class Collector {
                     .outputs = {node.outputs[kActivation]},
                     .of = id};
     if (const auto weights = static_cast<std::size_t>(at.row_weights());
-        spec::without_biases(node.inputs, node.attributes).size() > weights)
+        spec::without_norm(spec::without_biases(node.inputs, node.attributes), node.attributes)
+            .size() > weights)
       rebuild.inputs.insert(rebuild.inputs.end(), {node.inputs[weights - 1], node.inputs[weights]});
     return rebuild;
   }
@@ -172,7 +188,10 @@ class Collector {
                     .inputs = {input(at.x()), input(at.weight(static_cast<int>(which)))},
                     .outputs = {value},
                     .of = id};
-    if (!ir::product_form(node)->is_grouped) return rebuild;
+    if (!ir::product_form(node)->is_grouped) {
+      add_norm(node, rebuild);
+      return rebuild;
+    }
     rebuild.inputs.push_back(input(at.offsets()));
     if (node.attributes.contains("top_k")) rebuild.inputs.push_back(input(at.row_map()));
     if (const auto biases = spec::biases_of(node.inputs, node.attributes); !biases.empty())
@@ -213,8 +232,8 @@ bool keeps_products(const Node& node) {
 }
 
 bool are_outputs_apart(const Node& node) {
-  return node.op->name == "add_rms_norm" || is_joined(node) || is_plain_pair(node) ||
-         keeps_products(node);
+  return node.op->name == "add_rms_norm" || node.op->name == "add_norm_statistics" ||
+         is_joined(node) || is_plain_pair(node) || keeps_products(node);
 }
 
 bool is_activation_gradient(const Node& node) {

@@ -20,7 +20,7 @@ bool makes_activation(const ir::Graph& graph, const ir::Node& node, ir::ValueId 
   const std::string_view op = node.op->name;
   // The weights of routers go to the ranks of experts in rows of one column.
   if (op == "exchange_rows") return graph.value(value).type.dim(1) > 1;
-  if (op == "attention") return value == node.outputs[0];
+  if (op == "attention" || op == "add_norm_statistics") return value == node.outputs[0];
   if (ir::product_form(node) != nullptr) return true;
   return std::find(kActivations.begin(), kActivations.end(), op) != kActivations.end();
 }

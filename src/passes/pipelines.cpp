@@ -20,11 +20,12 @@
 #include "passes/fuse_gate_up.h"
 #include "passes/fuse_head_loss.h"
 #include "passes/fuse_moe_permute.h"
-#include "passes/fuse_norm_residual.h"
 #include "passes/fuse_optimizer.h"
 #include "passes/fuse_qkv.h"
 #include "passes/fuse_rope.h"
 #include "passes/move_router_weight.h"
+#include "passes/norms/fuse_norm_linear.h"
+#include "passes/norms/fuse_norm_residual.h"
 #include "passes/pack_again.h"
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
@@ -119,6 +120,8 @@ constexpr std::array kStages{
     Stage{kFuseOptimizer, Runs::kTraining},
     // The passes that build gradients know the plain norm alone.
     Stage{kFuseNormResidual, Runs::kBoth},
+    // Takes the sums with norms that fuse_norm_residual makes, and knows every form of product.
+    Stage{kFuseNormLinear, Runs::kTraining},
     // After every pass that builds nodes.
     Stage{kCommonSubexpression, Runs::kBoth},
     // After every pass that leaves old nodes next to new ones.

@@ -382,6 +382,8 @@ constexpr std::array kPassHelp{
              "with moments on disk, a large parameter is updated slice by slice."},
     PassHelp{"fuse_optimizer", "an update and the packing of its result are one op."},
     PassHelp{"fuse_norm_residual", "a residual sum and the norm of it are one op."},
+    PassHelp{"fuse_norm_linear",
+             "dense products normalise the rows that they copy; normalised rows are not stored."},
     PassHelp{"common_subexpression", "equal ops on equal values run once."},
     PassHelp{"dead_code", "ops whose results nothing reads are removed."},
     PassHelp{"drop_kept_products",

@@ -50,15 +50,24 @@ model::ModelConfig config_of(const Shape& s) {
   return model::load_config(file);
 }
 
+// A norm in front of dense products leaves statistics of a row. Experts gather the rows themselves.
+constexpr std::int64_t kStatistics = 4;
+// The norm at a layer's begin counts in the layer below; the last layer's next norm is the head's.
+std::int64_t first_norms(const Shape& s, std::int64_t, std::int64_t layer) {
+  return kStatistics * ((layer == 0) + (layer < s.layers - 1));
+}
+std::int64_t second_norm(const Shape& s, std::int64_t b) {
+  return s.experts == 0 ? kStatistics : b * s.hidden;
+}
+
 // Bytes a token that layer `layer` saves, with activations of `b` bytes: see
 // docs/internals/memory.md.
 std::int64_t bytes_a_token(const Shape& s, std::int64_t b, std::int64_t layer) {
   const std::int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-  std::int64_t bytes = 4 * b * s.hidden;             // two norms, two sums
-  if (layer == 0) bytes += b * s.hidden;             // its own first norm
-  if (layer == s.layers - 1) bytes -= b * s.hidden;  // the next norm is the head's
-  bytes += 2 * b * (q + kv) + 4 * s.heads;           // q, k, v, output; log-sum-exp
-  if (is_qwen(s)) bytes += b * (q + kv);             // q and k before their norms
+  std::int64_t bytes = 2 * b * s.hidden + second_norm(s, b);  // two sums
+  bytes += first_norms(s, b, layer);
+  bytes += 2 * b * (q + kv) + 4 * s.heads;  // q, k, v, output; log-sum-exp
+  if (is_qwen(s)) bytes += b * (q + kv);    // q and k before their norms
   if (s.experts == 0) return bytes + 3 * b * s.inner;
   return bytes + s.top_k * (3 * b * s.inner + 16) + 4 * s.experts;
 }
@@ -98,16 +107,11 @@ struct Drop {
 
 std::int64_t inner_rows(const Shape& s) { return s.experts == 0 ? s.inner : s.top_k * s.inner; }
 
-// The norm at a layer's begin counts in the layer below.
-std::int64_t first_norms(const Shape& s, std::int64_t b, std::int64_t layer) {
-  return b * s.hidden * ((layer == 0) + (layer < s.layers - 1));
-}
-
 std::vector<Drop> drops(const Shape& shape) {
   const std::string inner = shape.experts == 0 ? "mlp" : "experts";
   return {
       {{"attention_norm"}, first_norms},
-      {{"mlp_norm"}, [](const Shape& s, auto b, auto) { return b * s.hidden; }},
+      {{"mlp_norm"}, [](const Shape& s, auto b, auto) { return second_norm(s, b); }},
       {{inner + ".activation"}, [](const Shape& s, auto b, auto) { return b * inner_rows(s); }},
       {{inner + ".up"}, [](const Shape& s, auto b, auto) { return b * inner_rows(s); }},
       {{inner + ".gate", inner + ".up", inner + ".activation"},
@@ -127,7 +131,7 @@ std::vector<Drop> drops(const Shape& shape) {
        [](const Shape& s, auto b, auto) { return s.heads * (b * s.head_dim + 4); }},
       {{"attention_norm", "mlp_norm", inner + ".activation"},
        [](const Shape& s, auto b, auto layer) {
-         return first_norms(s, b, layer) + b * (s.hidden + inner_rows(s));
+         return first_norms(s, b, layer) + second_norm(s, b) + b * inner_rows(s);
        }}};
 }
 

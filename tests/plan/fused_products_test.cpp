@@ -159,6 +159,18 @@ void expect_equal_bits_but_for(const ir::Graph& graph, const char* pass,
   });
 }
 
+TEST(FuseNormLinear, GivesTheBitsOfTheSeparateOps) {
+  const ir::Graph graph = block_graph(2, false);
+  for_precisions([&](StepsOptions options, DType) {
+    const StepsResult fused = run_steps(graph, options);
+    options.compile.disabled_passes = {"fuse_norm_linear"};
+    const StepsResult separate = run_steps(graph, options);
+    EXPECT_EQ(fused.losses, separate.losses);
+    EXPECT_EQ(fused.gradients, separate.gradients);
+    EXPECT_LT(fused.peak_bytes, separate.peak_bytes);
+  });
+}
+
 TEST(FuseGateUp, GivesTheLossAndGradientsOfTheSeparateOps) {
   expect_close(block_graph(2, false), "fuse_gate_up", 2);
   expect_close(tied_moe_graph(2), "fuse_gate_up", 2);

@@ -16,8 +16,9 @@ const std::vector<PlanChange>& plan_changes() {
        }},
       {"passes",
        [](RunConfig& run) {
-         for (const char* pass : {"pack_weights", "panel_states", "split_parameters", "fuse_rope",
-                                  "fuse_moe_permute", "fuse_optimizer", "fuse_norm_residual"})
+         for (const char* pass :
+              {"pack_weights", "panel_states", "split_parameters", "fuse_rope", "fuse_moe_permute",
+               "fuse_optimizer", "fuse_norm_residual", "fuse_norm_linear"})
            run.compiler.disable_passes.emplace_back(pass);
        }},
       {"optimizer state on disk",

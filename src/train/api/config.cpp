@@ -212,6 +212,7 @@ void add(Settings& all, const Config::Fusions& fusions) {
   all["fusions.slice_optimizer"] = values(fusions.slice_optimizer);
   all["fusions.fuse_optimizer"] = values(fusions.fuse_optimizer);
   all["fusions.fuse_norm_residual"] = values(fusions.fuse_norm_residual);
+  all["fusions.fuse_norm_linear"] = values(fusions.fuse_norm_linear);
   all["fusions.common_subexpression"] = values(fusions.common_subexpression);
   all["fusions.dead_code"] = values(fusions.dead_code);
   all["fusions.drop_kept_products"] = values(fusions.drop_kept_products);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/fuse_norm_residual.h"
+#include "passes/norms/fuse_norm_residual.h"
 
 #include <utility>
 

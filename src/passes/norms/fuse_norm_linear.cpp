@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/norms/fuse_norm_linear.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "ir/op_schema.h"
+#include "passes/readers.h"
+#include "spec/product_norm.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+// A norm of whole rows: of x, or of the sum that the node computes.
+struct NormNode {
+  std::string_view word;  // spec::kNorm
+  bool has_sum;
+  ValueId x, y;
+  std::vector<ValueId> parameters;
+};
+
+class NormLinearFuser {
+ public:
+  NormLinearFuser(Graph& graph, const PassContext& context)
+      : graph_(graph), context_(context), readers_(graph) {}
+
+  bool run() {
+    bool changed = false;
+    for (Node& node : graph_.nodes) changed |= fuse(node);
+    return changed;
+  }
+
+ private:
+  const TensorType& type(ValueId value) const { return graph_.value(value).type; }
+
+  std::optional<NormNode> norm_of(const Node& node) const {
+    if (node.tag.phase != ir::Phase::kForward) return std::nullopt;
+    NormNode norm;
+    if (node.op->name == "rms_norm")
+      norm = {spec::kRmsNorm, false, node.inputs[0], node.outputs[0], {node.inputs[1]}};
+    else if (node.op->name == "add_rms_norm")
+      norm = {spec::kRmsNorm, true, node.outputs[0], node.outputs[1], {node.inputs[1]}};
+    else if (node.op->name == "layer_norm")
+      norm = {spec::kLayerNorm,
+              false,
+              node.inputs[0],
+              node.outputs[0],
+              {node.inputs[1], node.inputs[2]}};
+    else
+      return std::nullopt;
+    const TensorType& x = type(norm.x);
+    const bool is_known = x.dtype == DType::kFloat32 || x.dtype == DType::kBFloat16;
+    return is_known && type(norm.parameters[0]).dim(0) == x.dim(1) ? std::optional(norm)
+                                                                   : std::nullopt;
+  }
+
+  // Whether the node can apply a norm to its operand y, which is nothing else of it.
+  bool takes(const Node& node, ValueId y) const {
+    const spec::ProductForm* form = ir::product_form(node);
+    if (form == nullptr || form->is_grouped || form->role == spec::ProductRole::kInputGradient)
+      return false;
+    if (node.inputs[0] != y || std::count(node.inputs.begin(), node.inputs.end(), y) != 1)
+      return false;
+    if (node.attributes.contains("fallback") || node.attributes.contains(spec::kNorm)) return false;
+    // The other operand: gradients may be f16 next to bf16.
+    return type(node.inputs[1]).value_dtype() == type(y).dtype;
+  }
+
+  bool fuse(Node& node) {
+    const std::optional<NormNode> norm = norm_of(node);
+    if (!norm || readers_.is_wanted(norm->y)) return false;
+    const std::span<const NodeId> readers = readers_.of(norm->y);
+    const bool all_take = std::all_of(readers.begin(), readers.end(),
+                                      [&](NodeId id) { return takes(graph_.node(id), norm->y); });
+    const bool is_saved = std::any_of(readers.begin(), readers.end(), [&](NodeId id) {
+      return graph_.node(id).tag.phase != ir::Phase::kForward;
+    });
+    if (!all_take || !is_saved) return false;
+    for (const NodeId id : readers) {
+      Node& product = graph_.node(id);
+      product.attributes[std::string(spec::kNorm)] = std::string(norm->word);
+      product.inputs[0] = norm->x;
+      product.inputs.push_back(norm->y);
+      product.inputs.insert(product.inputs.end(), norm->parameters.begin(), norm->parameters.end());
+    }
+    become_statistics(node, *norm);
+    return true;
+  }
+
+  // The value of the norm becomes its statistics, under the same name: what the backward keeps of
+  // the norm, or computes again.
+  void become_statistics(Node& node, const NormNode& norm) {
+    node.op = context_.find_op(norm.has_sum ? "add_norm_statistics" : "norm_statistics");
+    ANABATIC_CHECK(node.op != nullptr, "[fuse_norm_linear] no op for statistics");
+    node.attributes[std::string(spec::kNorm)] = std::string(norm.word);
+    node.inputs = norm.has_sum ? std::vector{node.inputs[0], node.inputs[2]} : std::vector{norm.x};
+    std::vector<TensorType> inputs;
+    for (const ValueId input : node.inputs) inputs.push_back(type(input));
+    graph_.value(norm.y).type = node.op->infer(inputs, node.attributes).back();
+  }
+
+  Graph& graph_;
+  const PassContext& context_;
+  const Readers readers_;
+};
+
+// Sampled errors of int8 products, and of those that left int8, read x as the products multiply it.
+bool fuse_norm_linear(Graph& graph, const PassContext& context) {
+  if (context.options.precision == spec::Precision::kInt8) return false;
+  return NormLinearFuser(graph, context).run();
+}
+
+}  // namespace
+
+const Pass kFuseNormLinear{
+    .name = "fuse_norm_linear", .needs = {"precision_chosen"}, .run = fuse_norm_linear};
+
+}  // namespace anabatic::passes

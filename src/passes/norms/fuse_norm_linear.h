@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dense products apply the norm in front of them as they copy rows of x, in the forward and in the
+// weight gradient. The normalised rows are never stored.
+//
+//   %h, %y = add_rms_norm(%a, w, %b)        ->   %h, %s = add_norm_statistics(%a, %b)
+//   %q = linear(%y, wq)                          %q = linear(%h, wq, %s, w) {norm="rms"}
+//   %d = linear_weight_gradient(%y, %dq)         %d = linear_weight_gradient(%h, %dq, %s, w) {...}
+//
+// So do norms without a sum, layer norms with their bias, and products with an activation or with
+// several weights. The norm's own gradients read %h anyway. So a step keeps two bytes less for each
+// element of %y in bf16, and four bytes more for each row: its statistics. Bits stay equal.
+//
+// A norm is fused where the backward reads it and every reader is such a product, in f32 or bf16.
+// Left as they are:
+// - norms of heads, and of rows that experts gather: each row is copied there for each of its
+//   experts, and normalising it as often takes longer;
+// - norms that int8 products read, which quantise rows for a whole call; with the policy int8 all,
+//   for sampled errors read the rows of bf16 products too.
+//
+// Linear in nodes. It takes the norms that fuse_norm_residual makes, and the products of all
+// fusions before it.
+#pragma once
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+extern const Pass kFuseNormLinear;
+
+}  // namespace anabatic::passes
