@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory-bound ops, one at a time.
+// Memory-bound ops, one at a time; norms in front of a product.
 #include <algorithm>
 #include <numeric>
 
@@ -20,7 +20,7 @@ constexpr std::int64_t kGatherExperts = 8;
 
 struct RowSizes {
   std::string op;
-  std::int64_t rows, width, head_dim, top_k;
+  std::int64_t rows, width, head_dim, top_k, out;
   double element;  // bytes
 };
 
@@ -44,6 +44,28 @@ GraphCase norm_case(CaseBuilder& builder, const RowSizes& sizes, bool has_residu
   if (!has_residual) return builder.finish(y, streams(sizes, 2, 3));
   // The sum is an output too: two reads and two writes. In the backward both have gradients.
   return builder.finish(builder.timed(kSeedSegment).add1("add", {y, x}), streams(sizes, 4, 4));
+}
+
+// A norm of a sum, and products that read it: with fuse_norm_linear, and without it in turn.
+GraphCase norm_linear_case(CaseBuilder& builder, const RowSizes& sizes) {
+  const ir::ValueId x = builder.rows("x", sizes.width),
+                    residual = builder.rows("residual", sizes.width),
+                    weight = builder.parameter("weight", {sizes.width}),
+                    matrix = builder.parameter("linear.weight", {sizes.out, sizes.width});
+  ir::GraphBuilder& ops = builder.timed("mlp");
+  const ir::ValueId sum = ops.add1("add", {x, residual});
+  const ir::ValueId normalised = ops.add1("rms_norm", {sum, weight}, {{"epsilon", 1e-5}});
+  const ir::ValueId y = ops.add1("linear", {normalised, matrix});
+  const double flops = 2.0 * static_cast<double>(sizes.rows) * static_cast<double>(sizes.width) *
+                       static_cast<double>(sizes.out);
+  GraphCase made = builder.finish(
+      y,
+      {{{"total", 3 * flops, 0}, {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}},
+       {{"forward", flops, 0}, {Phase::kForward}},
+       {{"input_gradient", flops, 0}, {Phase::kBackwardInput}},
+       {{"weight_gradient", flops, 0}, {Phase::kBackwardWeight}}});
+  made.without_pass = "fuse_norm_linear";
+  return made;
 }
 
 GraphCase rope_case(CaseBuilder& builder, const RowSizes& sizes, std::int64_t num_tokens) {
@@ -109,6 +131,7 @@ GraphCase row_case(const RowSizes& sizes, std::int64_t num_tokens) {
   if (sizes.op == "rope") return rope_case(builder, sizes, num_tokens);
   if (sizes.op == "swiglu") return swiglu_case(builder, sizes);
   if (sizes.op == "dropout") return dropout_case(builder, sizes);
+  if (sizes.op == "norm_linear") return norm_linear_case(builder, sizes);
   if (sizes.op == "gather") return gather_case(builder, sizes, num_tokens);
   return norm_case(builder, sizes, sizes.op == "residual");
 }
@@ -117,13 +140,14 @@ GraphCase row_case(const RowSizes& sizes, std::int64_t num_tokens) {
 
 std::unique_ptr<Benchmark> make_norm(const train::RunConfig& run, Settings& settings,
                                      bool accumulate) {
-  RowSizes sizes{
-      .op = settings.word("op", {"rms_norm", "residual", "rope", "swiglu", "dropout", "gather"}),
-      .rows = settings.integer("rows", 32768),
-      .width = settings.integer("width", 512),
-      .head_dim = 0,
-      .top_k = 0,
-      .element = train::uses_bf16(run) ? 2.0 : 4.0};
+  RowSizes sizes{.op = settings.word("op", {"rms_norm", "residual", "rope", "swiglu", "dropout",
+                                            "gather", "norm_linear"}),
+                 .rows = settings.integer("rows", 32768),
+                 .width = settings.integer("width", 512),
+                 .head_dim = 0,
+                 .top_k = 0,
+                 .out = 0,
+                 .element = train::uses_bf16(run) ? 2.0 : 4.0};
   if (sizes.op == "rope") {
     sizes.head_dim = settings.integer("head_dim", std::min<std::int64_t>(64, sizes.width));
     ANABATIC_REQUIRE(sizes.width % sizes.head_dim == 0 && sizes.head_dim % 2 == 0,
@@ -131,6 +155,7 @@ std::unique_ptr<Benchmark> make_norm(const train::RunConfig& run, Settings& sett
                      "{}",
                      sizes.width, sizes.head_dim);
   }
+  if (sizes.op == "norm_linear") sizes.out = settings.integer("out", 3 * sizes.width);
   if (sizes.op == "gather") sizes.top_k = settings.integer("top_k", 2);
   return make_graph_benchmark(
       run, [=](std::int64_t first) { return row_case(sizes, first > 0 ? first : sizes.rows); },

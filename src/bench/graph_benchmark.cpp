@@ -2,6 +2,7 @@
 // A case compiled, checked and timed call by call.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "bench/check.h"
@@ -30,6 +31,7 @@ struct Instance {
   train::BoundProgram program;
   std::vector<Name> parameters;
   std::vector<ir::State> derived;
+  std::vector<std::uint32_t> masks;  // a call: the parts of the case to which it belongs
 
   const spec::DeviceSpec& device;
 
@@ -40,12 +42,25 @@ struct Instance {
     options.sparsity = made.sparsity;
     options.optimizer.epsilon = kEpsilon;
     program.compiled = lower::compile(made.graph, options, device);
+    for (const lower::CallInfo& info : lower::call_infos(program.compiled))
+      masks.push_back(mask(info.node->tag));
     program.executor = std::make_unique<runtime::Executor>(program.compiled.program, store, team);
     for (const ir::State& state : program.compiled.graph.states) {
       if (state.kind() == ir::StateKind::kParameter) parameters.push_back(state.name);
       if (state.kind() == ir::StateKind::kDerived) derived.push_back(state);
     }
     for (const auto& [name, values] : made.batch) program.set(name, values);
+  }
+
+  std::uint32_t mask(const ir::Tag& tag) const {
+    if (text(tag.segment) == kSeedSegment) return 0;
+    std::uint32_t result = 0;
+    for (std::size_t part = 0; part < made.parts.size(); ++part)
+      if (const TimedPart& timed = made.parts[part];
+          timed.segment.empty() || timed.segment == text(tag.segment))
+        for (const ir::Phase phase : timed.phases)
+          if (phase == tag.phase) result |= 1u << part;
+    return result;
   }
 
   void fill(device::ThreadTeam& team) {
@@ -110,8 +125,14 @@ class GraphBenchmark final : public Benchmark {
         device_(device::probe_cpu(*team_, false)),
         instance_(make_(0), options_, device_, *team_) {
     for (const TimedPart& timed : instance_.made.parts) parts_.push_back(timed.part);
-    for (const lower::CallInfo& info : lower::call_infos(instance_.program.compiled))
-      masks_.push_back(mask(info.node->tag));
+    if (instance_.made.without_pass.empty()) return;
+    lower::CompileOptions without = options_;
+    without.disabled_passes.insert(instance_.made.without_pass);
+    without_pass_.emplace(make_(0), without, device_, *team_);
+    for (const TimedPart& timed : instance_.made.parts) {
+      parts_.push_back(timed.part);
+      parts_.back().name = "without_pass." + timed.part.name;
+    }
   }
 
   const std::vector<Part>& parts() const override { return parts_; }
@@ -141,29 +162,28 @@ class GraphBenchmark final : public Benchmark {
   }
 
   void run(std::span<double> seconds) override {
-    if (!is_ready_) {
-      instance_.fill(*team_);
-      // A rate at which repeated updates stay where they began.
-      instance_.label(instance_.made.num_tokens, 1e-7f);
-      instance_.run(false);
-      is_ready_ = true;
-    }
-    seconds_ = seconds;
-    instance_.program.executor->observe({.on_call = on_call, .context = this, .now = clock()});
-    instance_.run(accumulate_);
-    instance_.program.executor->observe({});
+    const std::size_t count = instance_.made.parts.size();
+    if (!is_ready_) prepare(instance_);
+    if (!is_ready_ && without_pass_) prepare(*without_pass_);
+    is_ready_ = true;
+    run(instance_, seconds.first(count));
+    if (without_pass_) run(*without_pass_, seconds.subspan(count));
   }
 
  private:
-  std::uint32_t mask(const ir::Tag& tag) const {
-    if (text(tag.segment) == kSeedSegment) return 0;
-    std::uint32_t mask = 0;
-    for (std::size_t part = 0; part < instance_.made.parts.size(); ++part)
-      if (const TimedPart& timed = instance_.made.parts[part];
-          timed.segment.empty() || timed.segment == text(tag.segment))
-        for (const ir::Phase phase : timed.phases)
-          if (phase == tag.phase) mask |= 1u << part;
-    return mask;
+  void prepare(Instance& instance) {
+    instance.fill(*team_);
+    // A rate at which repeated updates stay where they began.
+    instance.label(instance.made.num_tokens, 1e-7f);
+    instance.run(false);
+  }
+
+  void run(Instance& instance, std::span<double> seconds) {
+    running_ = &instance;
+    seconds_ = seconds;
+    instance.program.executor->observe({.on_call = on_call, .context = this, .now = clock()});
+    instance.run(accumulate_);
+    instance.program.executor->observe({});
   }
 
   std::int64_t checked_tokens() const {
@@ -204,8 +224,9 @@ class GraphBenchmark final : public Benchmark {
 
   static void on_call(void* context, const runtime::CallEvent& event) {
     auto& self = *static_cast<GraphBenchmark*>(context);
-    const std::uint32_t mask = self.masks_[static_cast<std::size_t>(
-        &event.call - self.instance_.program.compiled.program.calls.data())];
+    const Instance& instance = *self.running_;
+    const std::uint32_t mask = instance.masks[static_cast<std::size_t>(
+        &event.call - instance.program.compiled.program.calls.data())];
     for (std::size_t part = 0; part < self.seconds_.size(); ++part)
       if ((mask >> part & 1u) != 0)
         self.seconds_[part] += 1e-9 * static_cast<double>(event.nanoseconds);
@@ -217,8 +238,9 @@ class GraphBenchmark final : public Benchmark {
   std::shared_ptr<device::ThreadTeam> team_;
   spec::DeviceSpec device_;
   Instance instance_;
+  std::optional<Instance> without_pass_;
   std::vector<Part> parts_;
-  std::vector<std::uint32_t> masks_;  // a call: the parts it belongs to
+  const Instance* running_ = nullptr;
   std::span<double> seconds_;
   bool is_ready_ = false;
 };

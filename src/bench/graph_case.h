@@ -41,6 +41,8 @@ struct GraphCase {
   // What weights with a mask have, and the masks by name.
   spec::SparsityOptions sparsity{};
   std::map<std::string, std::vector<std::uint8_t>, std::less<>> masks{};
+  // A pass without which the case runs too, in turn: parts "without_pass.NAME". Empty: none.
+  std::string without_pass{};
 };
 
 // Makes a case whose values do not depend on later tokens. `num_tokens` 0: as many as the settings
