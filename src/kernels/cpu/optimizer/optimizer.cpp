@@ -120,7 +120,7 @@ void sweep(const Arguments& args, const TensorView& packed, const TensorView& tr
 // Narrower tasks take up to 1.6 times as long, and are for teams that would wait otherwise.
 template <class Update>
 void sweep_in_int8(const Arguments& args, const TensorView& packed, const TensorView& transposed) {
-  const Update update(args);
+  const Update update(args, has_mask(args));
   const TensorView& parameter = args.outputs[0];
   const std::int64_t rows = parameter.type->dim(-2), width = columns(parameter),
                      matrices = parameter.type->ndim() == 3 ? parameter.type->dim(0) : 1,
