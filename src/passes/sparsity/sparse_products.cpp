@@ -10,8 +10,10 @@
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "ops/pack.h"
 #include "ops/sparse/sparse_linear.h"
 #include "passes/precision/product_units.h"
+#include "tensor/panels.h"
 
 namespace anabatic::passes {
 namespace {
@@ -61,6 +63,7 @@ class Sparsifier {
     spec::SparsityPattern pattern;
     double density, asked;  // of the mask as it is, and as the entry has it
     std::int64_t kept;
+    bool packs_dense;  // the input gradient stays dense, whatever the forward is
 
     SparseLayout layout(bool transposed, std::int64_t blocks) const {
       return spec::sparse_layout(pattern, type.dim(-2), type.dim(-1), blocks, transposed);
@@ -81,7 +84,8 @@ class Sparsifier {
                   .pattern = *mask.pattern,
                   .density = 0,
                   .asked = entry.density,
-                  .kept = 0};
+                  .kept = 0,
+                  .packs_dense = false};
     weight.kept =
         spec::kept_blocks(weight.pattern, weight.type.dim(-2), weight.type.dim(-1), entry.density);
     weight.density = static_cast<double>(weight.kept) / static_cast<double>(weight.num_blocks());
@@ -92,6 +96,10 @@ class Sparsifier {
       explain(fmt::format("dense products: {}", refusal));
       return false;
     }
+    weight.packs_dense =
+        std::ranges::any_of(products.of(ProductRole::kInputGradient), [&](const Node* node) {
+          return !refusal_of(*node, ProductRole::kInputGradient, entry).empty();
+        });
     bool changed = false;
     for (const ProductRole role :
          {ProductRole::kForward, ProductRole::kInputGradient, ProductRole::kWeightGradient}) {
@@ -214,6 +222,21 @@ class Sparsifier {
   // packing is written by the update itself.
   double packing_seconds(const Weight& weight, ProductRole role, std::int64_t blocks) const {
     if (role == ProductRole::kWeightGradient) return 0;
+    return sparse_packing_seconds(weight, role, blocks) +
+           (weight.packs_dense ? dense_packing_seconds(weight) : 0);
+  }
+  // That of panels for an input gradient which stays dense: an update of rows does not write them.
+  double dense_packing_seconds(const Weight& weight) const {
+    Graph alone;
+    ir::GraphBuilder builder(alone, context_.find_op);
+    TensorType packed = weight.type;
+    packed.dtype = graph_.value(weight.value).type.dtype;
+    packed.layout = panels_layout(true);
+    (void)builder.add("pack", {builder.state("weight", weight.type, StateRole::kParameter)},
+                      ops::packing_attributes(packed));
+    return context_.seconds(alone, alone.nodes.back());
+  }
+  double sparse_packing_seconds(const Weight& weight, ProductRole role, std::int64_t blocks) const {
     Graph alone;
     ir::GraphBuilder builder(alone, context_.find_op);
     const bool transposed = role == ProductRole::kInputGradient;

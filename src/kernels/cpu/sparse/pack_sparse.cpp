@@ -184,6 +184,11 @@ void pack_two_of_four(const Arguments& args, const spec::SparseLayout& layout, b
   for (Int g = begin; g < end; g += 4)
     for (Int panel = panel_begin; panel < panel_end; ++panel) {
       const Int line = panel * kGroup;
+      // Sixteen rows at once are more streams than hardware follows.
+      constexpr Int kAhead = 4 * kGroup;
+      if (!transposed && line + kGroup <= layout.lines && 4 * g + kAhead < layout.depth)
+        for (Int row = line; row < line + kGroup; ++row)
+          __builtin_prefetch(x + row * width + 4 * g + kAhead);
       load_square({.from = x + line * line_stride + 4 * g * depth_stride,
                    .line_stride = line_stride,
                    .depth_stride = depth_stride,
