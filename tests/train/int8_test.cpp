@@ -9,7 +9,10 @@
 #include <functional>
 
 #include "anabatic/error.h"
+#include "analysis/rebuild.h"
+#include "analysis/saved_form.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "support/error_message.h"
 #include "support/plan_changes.h"
 #include "support/planned_run.h"
@@ -388,6 +391,39 @@ TEST(Int8Training, IsEvaluatedInBf16) {
   const double in_int8_run = evaluate(run).loss;
   run.train.precision = "bf16";
   EXPECT_EQ(evaluate(run).loss, in_int8_run);
+}
+
+// What waits for the backward has the blocks of the forward's int8 products, and costs gradients
+// what it costs them in bf16.
+TEST(Int8Training, KeepsActivationsInInt8WhereAPlanSaysSo) {
+  const TemporaryDirectory folder;
+  RunConfig run = int8_run(folder.path());
+  run.train.micro_batch_size = 16;
+  run.compiler.trivial_planners = false;
+  const std::string whole = trained_bytes(run);
+  const std::vector<double> want = losses_of(run);
+
+  run.memory.compress = "int8";
+  const auto planned = anabatic::testing::plan_of(run);
+  PlanFile file = planned.file;
+  const ir::Graph& graph = planned.budgeted.plan.training.graph;
+  const analysis::Rebuilder rebuilder(graph);
+  for (const analysis::SavedValue& saved : rebuilder.saved())
+    if (analysis::may_wait_as(graph, saved.value, spec::SavedForm::kInt8) &&
+        graph.value(saved.value).type.num_bytes() >= plan::CompressionOptions{}.min_bytes)
+      file.decisions.saved_as[saved.key] = spec::SavedForm::kInt8;
+  EXPECT_GT(file.decisions.saved_as.size(), 8u);
+  run.memory.plan = folder.path() / "plan.json";
+  write_file_atomically(run.memory.plan, to_json(file));
+  run.train.output = folder.path() / "compressed";
+  const std::string compressed = trained_bytes(run);
+  const std::vector<double> got = losses_of(run);
+  EXPECT_EQ(got[0], want[0]);
+  EXPECT_FALSE(compressed == whole);
+  expect_near(got, want);
+  run.compiler.poison = true;
+  run.train.output = folder.path() / "poison";
+  EXPECT_TRUE(trained_bytes(run) == compressed);
 }
 
 RunConfig validated_run(const std::filesystem::path& folder, const std::string& extra = kExperts) {
