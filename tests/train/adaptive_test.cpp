@@ -22,6 +22,7 @@
 #include "tensor/split_float.h"
 #include "train/adaptive/run_precision.h"
 #include "train/checkpoint/preflight.h"
+#include "train/evaluate.h"
 #include "train/record/windows_log.h"
 #include "train/trainer.h"
 #include "train/training_step.h"
@@ -299,6 +300,24 @@ TEST(AdaptiveTraining, HasEqualBitsHoweverItIsPlanned) {
     EXPECT_TRUE(trained_bytes(run) == want) << change.name;
     EXPECT_EQ(changes_of(run), changes) << change.name;
   }
+}
+
+// In bf16, whatever the levels of units.
+TEST(AdaptiveTraining, ValidatesTheModelThatItSaves) {
+  const TemporaryDirectory folder;
+  RunConfig run = adaptive_run(folder.path());
+  run.precision.adaptive = {.error = 1e-6, .every = 1, .lock = 2, .high_share = 0.7};
+  run.train.steps = 6;
+  run.train.save_dtype = "fp32";
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+  const TrainResult trained = Trainer(run).train();
+  EXPECT_THAT(changes_of(run), Contains(HasSubstr(" fp32 error")));
+  RunConfig saved = run;
+  saved.model.path = trained.checkpoint;
+  saved.model.init = "pretrained";
+  saved.train.precision = "bf16";
+  saved.precision = {};
+  EXPECT_EQ(trained.after->loss, evaluate(saved).loss);
 }
 
 TEST(AdaptiveTraining, ResumesWithEqualBits) {
