@@ -73,11 +73,78 @@ struct Int8Vnni {
     for (; units > 0; --units) add_unit();
   }
 
+  // Likewise of one row. A few sums would wait for each other, so each is four, of every fourth
+  // unit.
+  template <int V>
+  static inline __attribute__((always_inline)) void sum_row(const Int8Tile& in,
+                                                            const std::int8_t* a,
+                                                            const std::int8_t* b,
+                                                            const std::int32_t* compensation,
+                                                            Int units, __m512i (&sums)[V]) {
+    constexpr Int kUnitBytes = kInt8Panel * kInt8Unit;
+    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80808080u));
+    __m512i parts[4][V];
+#pragma GCC unroll 3
+    for (int v = 0; v < V; ++v) {
+      parts[0][v] = _mm512_load_si512(compensation + v * in.compensation_panel);
+      parts[1][v] = parts[2][v] = parts[3][v] = _mm512_setzero_si512();
+    }
+    const auto add_unit = [&](int part) __attribute__((always_inline)) {
+      std::int32_t word;
+      __builtin_memcpy(&word, a, sizeof word);
+      const __m512i codes = _mm512_xor_si512(_mm512_set1_epi32(word), sign);
+#pragma GCC unroll 3
+      for (int v = 0; v < V; ++v)
+        parts[part][v] = dot(parts[part][v], codes, _mm512_load_si512(b + v * in.b_panel));
+      a += in.a_unit;
+      b += kUnitBytes;
+    };
+    for (; units >= 4; units -= 4) {
+      add_unit(0);
+      add_unit(1);
+      add_unit(2);
+      add_unit(3);
+    }
+    for (; units > 0; --units) add_unit(0);
+#pragma GCC unroll 3
+    for (int v = 0; v < V; ++v)
+      sums[v] = _mm512_add_epi32(_mm512_add_epi32(parts[0][v], parts[1][v]),
+                                 _mm512_add_epi32(parts[2][v], parts[3][v]));
+  }
+
+  // What row i's second values in block k count.
+  template <int V>
+  static inline __attribute__((always_inline)) void add_second_row(const Int8Tile& in, Int k, int i,
+                                                                   __m512* chains) {
+    __m512i sums[V];
+    sum_row<V>(in, in.a_second + k * kBlockUnits * in.a_unit + i * in.a_row,
+               in.b + k * kInt8Block * kInt8Panel, in.compensation + k * kInt8Panel,
+               units_of_block(in.units, k), sums);
+    const __m512 scale =
+        _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
+#pragma GCC unroll 3
+    for (int v = 0; v < V; ++v) {
+      const __m512 both =
+          _mm512_mul_ps(_mm512_mul_ps(scale, b_scales(in, in.b_scales[v] + k * in.b_scale_block)),
+                        _mm512_set1_ps(kSecondScale));
+      chains[v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[v]), both, chains[v]);
+    }
+  }
+
   // Adds what the second values of block k count, where some fall back. `chains` is [R][V].
   template <int R, int V>
   static __attribute__((noinline)) void add_second(const Int8Tile& in, Int k, __m512* chains) {
     const Int before_a = k * kBlockUnits * in.a_unit, before_b = k * kInt8Block * kInt8Panel;
     const bool is_left = in.a_second != nullptr;
+    if (is_left) {  // rows apart, unless most of them fall back
+      int count = 0;
+      for (int i = 0; i < R; ++i) count += row_falls_back(in, k, i) ? 1 : 0;
+      if (2 * count <= R || R == 1) {
+        for (int i = 0; i < R; ++i)
+          if (row_falls_back(in, k, i)) add_second_row<V>(in, k, i, chains + i * V);
+        return;
+      }
+    }
     __m512i sums[R][V];
     sum_block<R, V>(in, (is_left ? in.a_second : in.a) + before_a,
                     (is_left ? in.b : in.b_second) + before_b,

@@ -158,7 +158,12 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
         const Floats value = load(row + k + i, n);
         const Ints code = code_of(code_bits(
             second_value(value, rounded(value * inverse), broadcast(size), broadcast(inverse))));
-        for (int e = 0; e < n; ++e) second[i + e] = static_cast<std::int8_t>(code[e]);
+        if (n == kLanes) {
+          const Codes bytes = __builtin_convertvector(code, Codes);
+          std::memcpy(second + i, &bytes, sizeof bytes);
+        } else {
+          for (int e = 0; e < n; ++e) second[i + e] = static_cast<std::int8_t>(code[e]);
+        }
       });
     }
   }
