@@ -106,15 +106,33 @@ TEST(NormLinear, HasEqualBitsWithAdapters) {
   EXPECT_TRUE(trained_bytes(run) == trained_bytes(without_pass(run)));
 }
 
-// A third of the frame has to go, and is recomputed: products among it.
-TEST(NormLinear, FitsASmallerBudgetWithEqualBits) {
+// Products are recomputed with the norm that they apply, one by one too, and so are statistics.
+TEST(NormLinear, RecomputesWithEqualBits) {
   if (!anabatic::testing::has_optional_passes()) GTEST_SKIP() << "the pass is off";
+  struct Row {
+    std::vector<std::string> hints;
+    const char* op;
+  };
   const TemporaryDirectory folder;
-  RunConfig run = run_of(folder.path(), kLlama + R"(, "num_hidden_layers": 5)", "bf16");
-  run.train.micro_batch_size = 4;
-  run.data.sequence_length = 128;
+  RunConfig run = run_of(folder.path(), kLlama, "bf16");
+  run.compiler.trivial_planners = false;
   const std::string want = trained_bytes(without_pass(run));
-  EXPECT_TRUE(trained_bytes(anabatic::testing::recomputing(run, folder.path())) == want);
+  for (const Row& row : {Row{{"mlp.gate"}, "linear"}, Row{{"mlp.gate", "mlp.up"}, "linear"},
+                         Row{{"attention.k_rope", "attention.v"}, "linear_many"},
+                         Row{{"attention_norm", "mlp_norm"}, "norm_statistics"},
+                         Row{{"attention", "mlp"}, "linear_many"}}) {
+    run.memory.recompute = row.hints;
+    run.train.output = folder.path() / row.hints.back();
+    const anabatic::testing::PlannedRun planned = plan_of(run);
+    EXPECT_TRUE(std::ranges::any_of(planned.budgeted.plan.training.graph.nodes,
+                                    [&](const ir::Node& node) {
+                                      return node.tag.phase == ir::Phase::kRecompute &&
+                                             node.op->name == row.op &&
+                                             node.attributes.contains(spec::kNorm);
+                                    }))
+        << row.hints.front();
+    EXPECT_TRUE(trained_bytes(run) == want) << row.hints.front();
+  }
 }
 
 // Statistics stand in place of normalised rows, at the peak too.
