@@ -2,6 +2,10 @@
 // The benchmarks around matrix products: gemm, loss, optimizer.
 #include <fmt/core.h>
 
+#include <algorithm>
+
+#include "base/philox.h"
+#include "base/rounding.h"
 #include "bench/cases.h"
 #include "bench/graph_case.h"
 
@@ -16,6 +20,25 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c = 1) {
 
 double element_bytes(const train::RunConfig& run) { return train::uses_bf16(run) ? 2 : 4; }
 
+// Makes one element of some blocks of x outweigh the others, as far as int8 values go.
+void plant_outliers(GraphCase& made, const GemmSizes& sizes) {
+  if (sizes.outliers == 0) return;
+  made.value = [value = made.value, sizes](std::string_view name, std::int64_t i) {
+    constexpr std::int64_t kBlock = 128;
+    constexpr float kFactor = 1000;
+    const float plain = value(name, i);
+    if (name != "x") return plain;
+    const std::int64_t column = i % sizes.in, block = column / kBlock,
+                       width = std::min(kBlock, sizes.in - block * kBlock);
+    const auto place =
+        static_cast<std::uint64_t>(i / sizes.in * ceil_div(sizes.in, kBlock) + block);
+    const bool has_one = random_uniform(0, stream_of("outliers"), place) < sizes.outliers;
+    const auto at = static_cast<std::int64_t>(
+        random_below(0, stream_of("places"), place, static_cast<std::uint64_t>(width)));
+    return has_one && column % kBlock == at ? kFactor * (plain < 0 ? -1.0f : 1.0f) : plain;
+  };
+}
+
 }  // namespace
 
 GraphCase gemm_case(const GemmSizes& sizes, std::int64_t num_tokens) {
@@ -29,11 +52,14 @@ GraphCase gemm_case(const GemmSizes& sizes, std::int64_t num_tokens) {
                weights = product(sizes.in, sizes.out);
   const double one = x_bytes + y_bytes + sizes.element * weights,
                gradient = x_bytes + y_bytes + 4 * weights;
-  return builder.finish(y, {{{"total", 3 * flops, 2 * one + gradient},
-                             {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}},
-                            {{"forward", flops, one}, {Phase::kForward}},
-                            {{"input_gradient", flops, one}, {Phase::kBackwardInput}},
-                            {{"weight_gradient", flops, gradient}, {Phase::kBackwardWeight}}});
+  GraphCase made =
+      builder.finish(y, {{{"total", 3 * flops, 2 * one + gradient},
+                          {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}},
+                         {{"forward", flops, one}, {Phase::kForward}},
+                         {{"input_gradient", flops, one}, {Phase::kBackwardInput}},
+                         {{"weight_gradient", flops, gradient}, {Phase::kBackwardWeight}}});
+  plant_outliers(made, sizes);
+  return made;
 }
 
 namespace {
@@ -93,7 +119,8 @@ std::unique_ptr<Benchmark> make_gemm(const train::RunConfig& run, Settings& sett
   const GemmSizes sizes{.rows = settings.integer("rows", 1024),
                         .in = settings.integer("in", 512),
                         .out = settings.integer("out", 512),
-                        .element = element_bytes(run)};
+                        .element = element_bytes(run),
+                        .outliers = settings.number("outliers", 0, 0, 1)};
   return make_graph_benchmark(
       run, [=](std::int64_t first) { return gemm_case(sizes, first > 0 ? first : sizes.rows); },
       accumulate);

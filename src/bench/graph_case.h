@@ -84,7 +84,8 @@ class CaseBuilder {
 
 struct GemmSizes {
   std::int64_t rows, in, out;
-  double element;  // bytes
+  double element;       // bytes
+  double outliers = 0;  // the share of blocks of 128 of x that have one
 };
 // Rows "x" [num_tokens, in] by "weight" [out, in]; parts for each product. Sizes count FLOPs.
 GraphCase gemm_case(const GemmSizes& sizes, std::int64_t num_tokens);

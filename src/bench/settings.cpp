@@ -11,7 +11,7 @@
 namespace anabatic::bench {
 namespace {
 
-constexpr std::array<SettingHelp, 30> kSettings{
+constexpr std::array<SettingHelp, 31> kSettings{
     {{"batch", "attention, step: number of sequences"},
      {"blocks", "attention: keys of a block, of which rows see some; 0: rows see all keys"},
      {"density",
@@ -32,6 +32,9 @@ constexpr std::array<SettingHelp, 30> kSettings{
      {"op",
       "norm: the op, one of rms_norm, residual, rope, swiglu, dropout, gather and norm_linear"},
      {"out", "gemm, optimizer, quantize, sparse, norm (norm_linear): rows of the weight"},
+     {"outliers",
+      "gemm: share of the blocks of 128 of the activation that have an element 1000 times as "
+      "large"},
      {"pattern", "sparse: block32, block16, 2:4 or unstructured"},
      {"ranks", "exchange: number of ranks, as threads; under mpirun that of its processes"},
      {"rows", "gemm, norm, quantize, sparse: rows of the activation"},

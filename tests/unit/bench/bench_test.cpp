@@ -70,6 +70,7 @@ const KindRow kTiny[] = {
     {"norm", {{"op", "gather"}, {"rows", "700"}, {"width", "8"}}},
     {"norm", {{"rows", "700"}, {"width", "8"}}},
     {"gemm", {{"rows", "700"}, {"in", "8"}, {"out", "8"}}},
+    {"gemm", {{"rows", "19"}, {"in", "140"}, {"out", "24"}, {"outliers", "0.5"}}},
     {"moe", {{"tokens", "700"}, {"hidden", "8"}, {"intermediate", "8"}, {"experts", "4"}}},
     {"attention", {{"sequence", "700"}, {"documents", "90"}, {"heads", "1"}, {"head_dim", "8"}}},
     {"loss", {{"tokens", "700"}, {"hidden", "8"}, {"vocabulary", "16"}}},
@@ -105,9 +106,11 @@ TEST(Bench, MeasuresTheProductsOfItsPrecision) {
     run.compiler.explain_dispatch = true;
     std::string text;
     const LogScope messages([&](Severity, const std::string& line) { text += line + "\n"; });
-    Settings settings({{"rows", "40"}, {"in", "64"}, {"out", "96"}});
-    const Check check = make_benchmark("gemm", run, settings, false)->check();
-    EXPECT_LE(check.error, check.bound) << precision;
+    for (const char* outliers : {"0", "0.5"}) {
+      Settings settings({{"rows", "40"}, {"in", "164"}, {"out", "96"}, {"outliers", outliers}});
+      const Check check = make_benchmark("gemm", run, settings, false)->check();
+      EXPECT_LE(check.error, check.bound) << precision << " " << outliers;
+    }
     Settings of_loss({{"tokens", "40"}, {"hidden", "64"}, {"vocabulary", "96"}});
     const Check of_head = make_benchmark("loss", run, of_loss, false)->check();
     EXPECT_LE(of_head.error, of_head.bound) << precision;
@@ -263,6 +266,7 @@ TEST(Bench, RefusesSizesThatItDoesNotKnow) {
   EXPECT_THAT(message("gem", {}), HasSubstr("did you mean gemm?"));
   EXPECT_THAT(message("gemm", {{"rows", "0"}}), HasSubstr("--rows: expected an integer in [1, "));
   EXPECT_THAT(message("gemm", {{"rows", "4x"}}), HasSubstr("expected an integer, got '4x'"));
+  EXPECT_THAT(message("gemm", {{"outliers", "2"}}), HasSubstr("--outliers: expected a number in"));
   EXPECT_THAT(message("gemm", {{"zipf", "1"}}), HasSubstr("gemm has no setting --zipf"));
   EXPECT_THAT(message("moe", {{"top_k", "9"}}), HasSubstr("--top_k <= --experts <= --hidden"));
   EXPECT_THAT(message("loss", {{"ignored", "1"}}), HasSubstr("--ignored: expected a number in"));
