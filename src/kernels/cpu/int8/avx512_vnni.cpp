@@ -131,12 +131,72 @@ struct Int8Vnni {
     }
   }
 
+  // What the second values of panel v of B count in block k, of R rows by V panels. Each sum is
+  // two, of every other unit, as sum_row has four.
+  template <int R, int V>
+  static inline __attribute__((always_inline)) void add_second_panel(const Int8Tile& in, Int k,
+                                                                     int v, __m512* chains) {
+    const __m512i sign = _mm512_set1_epi32(in.a_is_unsigned ? 0 : static_cast<int>(0x80808080u));
+    const __m512i compensates = _mm512_set1_epi32(in.a_is_unsigned ? 0 : -1);
+    const std::int8_t *a = in.a + k * kBlockUnits * in.a_unit,
+                      *b = in.b_second + k * kInt8Block * kInt8Panel + v * in.b_panel;
+    __m512i parts[2][R];
+    const __m512i value = _mm512_and_si512(
+        compensates,
+        _mm512_load_si512(in.second_compensation + k * kInt8Panel + v * in.compensation_panel));
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+      parts[0][i] = value;
+      parts[1][i] = _mm512_setzero_si512();
+    }
+    const auto add_unit = [&](int part) __attribute__((always_inline)) {
+      const __m512i right = _mm512_load_si512(b);
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i) {
+        std::int32_t word;
+        __builtin_memcpy(&word, a + i * in.a_row, sizeof word);
+        parts[part][i] =
+            dot(parts[part][i], _mm512_xor_si512(_mm512_set1_epi32(word), sign), right);
+      }
+      a += in.a_unit;
+      b += kInt8Panel * kInt8Unit;
+    };
+    Int units = units_of_block(in.units, k);
+    for (; units >= 2; units -= 2) {
+      add_unit(0);
+      add_unit(1);
+    }
+    if (units > 0) add_unit(0);
+    const __m512 right_scale = b_scales(in, in.b_scales[v] + k * in.b_scale_block);
+    const auto columns = static_cast<__mmask16>(falling_columns(in, k, 0, v));
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+      const __m512 scale =
+          _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
+      const __m512 both =
+          _mm512_mul_ps(_mm512_mul_ps(scale, right_scale), _mm512_set1_ps(kSecondScale));
+      __m512& chain = chains[i * V + v];
+      const __m512i sum = _mm512_add_epi32(parts[0][i], parts[1][i]);
+      chain =
+          _mm512_mask_mov_ps(chain, columns, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), both, chain));
+    }
+  }
+
   // Adds what the second values of block k count, where some fall back. `chains` is [R][V].
   template <int R, int V>
   static __attribute__((noinline)) void add_second(const Int8Tile& in, Int k, __m512* chains) {
     const Int before_a = k * kBlockUnits * in.a_unit, before_b = k * kInt8Block * kInt8Panel;
     const bool is_left = in.a_second != nullptr;
-    if (is_left) {  // rows apart, unless most of them fall back
+    if (!is_left) {  // panels apart, unless all of them fall back
+      int count = 0;
+      for (int v = 0; v < V; ++v) count += in.b_falls_back[v * in.b_flag_panel + k] != 0 ? 1 : 0;
+      if (count < V || V == 1) {
+        for (int v = 0; v < V; ++v)
+          if (in.b_falls_back[v * in.b_flag_panel + k] != 0)
+            add_second_panel<R, V>(in, k, v, chains);
+        return;
+      }
+    } else {  // rows apart, unless most of them fall back
       int count = 0;
       for (int i = 0; i < R; ++i) count += row_falls_back(in, k, i) ? 1 : 0;
       if (2 * count <= R || R == 1) {
