@@ -2,6 +2,7 @@
 #include "passes/norms/fuse_norm_linear.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ using ir::Graph;
 using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
+
+// Wider rows are copied, and so normalised, for more blocks of the result.
+constexpr std::int64_t kMostWidth = 1024;
 
 // A norm of whole rows: of x, or of the sum that the node computes.
 struct NormNode {
@@ -59,8 +63,8 @@ class NormLinearFuser {
       return std::nullopt;
     const TensorType& x = type(norm.x);
     const bool is_known = x.dtype == DType::kFloat32 || x.dtype == DType::kBFloat16;
-    return is_known && type(norm.parameters[0]).dim(0) == x.dim(1) ? std::optional(norm)
-                                                                   : std::nullopt;
+    const bool is_of_rows = type(norm.parameters[0]).dim(0) == x.dim(1);
+    return is_known && is_of_rows && x.dim(1) <= kMostWidth ? std::optional(norm) : std::nullopt;
   }
 
   // Whether the node can apply a norm to its operand y, which is nothing else of it.
