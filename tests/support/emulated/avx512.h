@@ -26,10 +26,12 @@
 #include <simde/x86/avx512/or.h>
 #include <simde/x86/avx512/permutexvar.h>
 #include <simde/x86/avx512/set1.h>
+#include <simde/x86/avx512/setr.h>
 #include <simde/x86/avx512/setzero.h>
 #include <simde/x86/avx512/shuffle.h>
 #include <simde/x86/avx512/slli.h>
 #include <simde/x86/avx512/sqrt.h>
+#include <simde/x86/avx512/srl.h>
 #include <simde/x86/avx512/srli.h>
 #include <simde/x86/avx512/storeu.h>
 #include <simde/x86/avx512/unpackhi.h>
@@ -179,6 +181,16 @@ inline __m512i words_of_bytes(__m128i x) {
   return simde_mm512_loadu_si512(words);
 }
 
+// From each group of four floats the one that a lane's control names.
+inline __m512 picked_of_four(__m512 x, __m512i control) {
+  float from[16], picked[16];
+  std::int32_t places[16];
+  std::memcpy(from, &x, sizeof from);
+  std::memcpy(places, &control, sizeof places);
+  for (int i = 0; i < 16; ++i) picked[i] = from[i / 4 * 4 + (places[i] & 3)];
+  return simde_mm512_loadu_ps(picked);
+}
+
 // Bit i: byte i of both has no bit in common.
 inline std::uint64_t bytes_without_bits(__m512i a, __m512i b) {
   std::uint8_t bytes[64];
@@ -290,6 +302,7 @@ inline void dot_tiles(int c, int a, int b) {
 #undef _mm512_madd_epi16
 #undef _mm512_maskz_loadu_epi16
 #undef _mm512_maskz_scalef_ps
+#undef _mm512_permutevar_ps
 #undef _mm512_reduce_max_ps
 #undef _mm512_reduce_ps
 #undef _mm512_scalef_ps
@@ -315,6 +328,7 @@ inline void dot_tiles(int c, int a, int b) {
 #define _mm512_maskz_loadu_epi16(mask, p) anabatic::emulated::load_masked(mask, p)
 #define _mm512_maskz_scalef_ps(mask, x, n) \
   simde_mm512_maskz_mov_ps(mask, anabatic::emulated::times_power_of_two(x, n))
+#define _mm512_permutevar_ps(x, control) anabatic::emulated::picked_of_four(x, control)
 #define _mm512_reduce_max_ps(x) anabatic::emulated::largest_lane(x)
 #define _mm512_reduce_ps(x, floor) anabatic::emulated::above_floor(x)
 #define _mm512_scalef_ps(x, n) anabatic::emulated::times_power_of_two(x, n)
