@@ -339,12 +339,10 @@ struct Trainer::Impl {
          .largest_file_bytes = bytes.largest_file,
          .num_saves =
              is_complete() ? 0 : count_saves(first_step, run.train.steps, run.train.save_every),
-         .num_present =
-             static_cast<std::int64_t>(checkpoints_of_run(run.train.output, start.run.id).size()),
+         .num_present = std::ssize(checkpoints_of_run(run.train.output, start.run.id)),
          .keep_last = run.train.keep_last,
          .log_bytes = estimate_log_bytes(
-             run.train.steps - first_step + 1,
-             static_cast<std::int64_t>(session.config().spec.layers.size()),
+             run.train.steps - first_step + 1, std::ssize(session.config().spec.layers),
              model::num_experts(session.config().spec), num_ranks(run),
              uses_int8(run) ? std::ssize(ProductCalls(program->compiled).units()) : 0)},
         disk_room(run.train.output));
