@@ -48,6 +48,7 @@ struct PassOptions {
   std::optional<BlockFormat> frozen_format{};
   bool pack_transposed = true;     // keep a second packing of weights; otherwise the backward packs
   bool with_update = true;         // false: gradients only, no optimizer
+  int num_threads = 1;             // of the device
   std::int64_t micro_batches = 0;  // of a step; 0: not known
   std::int64_t leaves = 1;         // into which these are divided (spec/step.h)
   std::int64_t slice_bytes = 0;    // most bytes of a moment in one update (slice_optimizer); 0: all

@@ -60,6 +60,7 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .frozen_format = options_.frozen_format,
                       .pack_transposed = places_.pack_transposed,
                       .with_update = options_.with_update,
+                      .num_threads = device_.num_threads,
                       .micro_batches = options_.micro_batches,
                       .leaves = options_.leaves,
                       .slice_bytes = places_.on_disk ? options_.disk.slice_bytes : 0,

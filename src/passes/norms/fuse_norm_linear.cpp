@@ -21,8 +21,10 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-// Wider rows are copied, and so normalised, for more blocks of the result.
+// Wider rows are copied, and so normalised, for more blocks of the result. More threads cut the
+// result into more blocks.
 constexpr std::int64_t kMostWidth = 1024;
+constexpr int kMostThreads = 4;
 
 // A norm of whole rows: of x, or of the sum that the node computes.
 struct NormNode {
@@ -119,7 +121,9 @@ class NormLinearFuser {
 
 // Sampled errors of int8 products, and of those that left int8, read x as the products multiply it.
 bool fuse_norm_linear(Graph& graph, const PassContext& context) {
-  if (context.options.precision == spec::Precision::kInt8) return false;
+  if (context.options.precision == spec::Precision::kInt8 ||
+      context.options.num_threads > kMostThreads)
+    return false;
   return NormLinearFuser(graph, context).run();
 }
 

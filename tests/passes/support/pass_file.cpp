@@ -67,6 +67,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "packing") {  // likewise, as it is
     (*file.held_states)[value] = {spec::StateRole::kPacking, panels_layout(false), {}};
     options.held_states = file.held_states.get();
+  } else if (key == "threads") {
+    options.num_threads = std::stoi(value);
   } else if (key == "streams_weights") {
     options.streams_weights = value == "yes";
   } else if (key == "upper") {  // likewise, only the upper bits of this parameter
