@@ -13,7 +13,7 @@ cpu::Side side_of(Int8OperandForm form) {
   return form == Int8OperandForm::kRightColumns ? cpu::Side::kRight : cpu::Side::kLeft;
 }
 
-// That of the engine that products take, in the order of the table.
+// That of the engine that products take. Rows of AVX-VNNI quantise as those of AVX2.
 const cpu::Int8Coding& coding_of(const spec::DeviceSpec& device) {
   for (const cpu::GemmEngine* engine : {cpu::gemm_int8_avx512_vnni(), cpu::gemm_int8_avx2()})
     if (usable(engine, device)) return engine->coding();

@@ -100,23 +100,12 @@ void add_rms_norm(const Arguments& args) {
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   if (width == 0) return;
   with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
     const float* weight = paired_weight<T>(args.inputs[1], args.workspace);
-    const auto run = [&](std::int64_t begin, std::int64_t end) {
-      with_stream(streams, [&](auto constant) {
-        constexpr std::int64_t kMostNear = 8192;
-        alignas(64) T kept[constant.value ? kMostNear : 1];
-        for (std::int64_t row = begin; row < end; ++row) {
-          T* sum = args.outputs[0].as<T>() + row * width;
-          T* near = constant.value && width <= kMostNear ? kept : sum;
-          add_rows<constant.value>(args.inputs[0].as<const T>() + row * width,
-                                   args.inputs[2].as<const T>() + row * width, width, sum, near);
-          normalise<constant.value>(near, weight, reciprocal_rms(near, width, epsilon), width,
-                                    args.outputs[1].as<T>() + row * width);
-        }
-      });
-    };
-    args.launch.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
+    for_sums<T>(args, args.inputs[2], size(args.inputs[0]) / width, width,
+                [&](std::int64_t row, const T* sum, auto streams) {
+                  normalise<streams.value>(sum, weight, reciprocal_rms(sum, width, epsilon), width,
+                                           args.outputs[1].as<T>() + row * width);
+                });
   });
 }
 

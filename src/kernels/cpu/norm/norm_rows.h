@@ -104,6 +104,28 @@ void add_rows(const T* x, const T* residual, std::int64_t width, T* sum, T* near
   });
 }
 
+// Stores the sum of input 0, whose rows are `width` wide, and `residual` as output 0, and calls
+// body(row, sum of the row, whether results stream) with each row while it is near.
+template <class T, class Body>
+void for_sums(const Arguments& args, const TensorView& residual, std::int64_t num_rows,
+              std::int64_t width, Body&& body) {
+  const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
+    with_stream(streams, [&](auto constant) {
+      constexpr std::int64_t kMostNear = 8192;
+      alignas(64) T kept[constant.value ? kMostNear : 1];
+      for (std::int64_t row = begin; row < end; ++row) {
+        T* sum = args.outputs[0].as<T>() + row * width;
+        T* near = constant.value && width <= kMostNear ? kept : sum;
+        add_rows<constant.value>(args.inputs[0].as<const T>() + row * width,
+                                 residual.as<const T>() + row * width, width, sum, near);
+        body(row, near, constant);
+      }
+    });
+  };
+  args.launch.team->for_range(num_rows, row_grain(width), run);
+}
+
 // The first `count` lanes of x, zeroes in the others.
 ANABATIC_INLINE Floats first_lanes(Floats x, int count) {
   Ints lane;

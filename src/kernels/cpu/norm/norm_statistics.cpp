@@ -39,22 +39,11 @@ void add_norm_statistics(const Arguments& args) {
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   const spec::Norm norm = spec::norm_of(*args.attributes);
   with_any_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
-    const auto run = [&](std::int64_t begin, std::int64_t end) {
-      with_stream(streams, [&](auto constant) {
-        constexpr std::int64_t kMostNear = 8192;
-        alignas(64) T kept[constant.value ? kMostNear : 1];
-        for (std::int64_t row = begin; row < end; ++row) {
-          T* sum = args.outputs[0].as<T>() + row * width;
-          T* near = constant.value && width <= kMostNear ? kept : sum;
-          add_rows<constant.value>(args.inputs[0].as<const T>() + row * width,
-                                   args.inputs[1].as<const T>() + row * width, width, sum, near);
-          put_statistics(near, width, epsilon, norm,
-                         args.outputs[1].as<float>() + row * spec::num_statistics(norm));
-        }
-      });
-    };
-    args.launch.team->for_range(rows(args.inputs[0]), row_grain(width), run);
+    for_sums<T>(args, args.inputs[1], rows(args.inputs[0]), width,
+                [&](std::int64_t row, const T* sum, auto) {
+                  put_statistics(sum, width, epsilon, norm,
+                                 args.outputs[1].as<float>() + row * spec::num_statistics(norm));
+                });
   });
 }
 
