@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What outliers cost the gradients of experts in int8, and what blocks in 16 bits give back.
 
-    outliers.py BINARY [--model DIRECTORY] [--data PREFIX] [--factor 30] [--channels 2] [--sequence 256] [--batch 4]
+    outliers.py BINARY [--where hidden|input] [--model DIRECTORY] [--data PREFIX] [--factor 30] [--channels 2]
+                [--sequence 256] [--batch 4]
 
 Takes a trained model of the Mixtral kind, by default the newest checkpoint of tools/quickstart.sh, and tokens of its data.
-Channels of every expert's up projection are multiplied by the factor, and the columns of down that read them divided by it.
-So the model computes the same function, but a few elements of each row that down reads outweigh the others. Gradients are
-those of `anabatic gradients`, in units of the weights as trained; errors are shares of the norm of those in fp32.
+With `hidden`, channels of every expert's up projection are multiplied by the factor, and the columns of down that read them
+divided by it. With `input`, it is channels of the norm in front of the experts, and the columns of gate, up and the router.
+So the model computes the same function, but a few elements of each row that a product reads outweigh the others. `hidden`
+also spreads the weights of a tile of up, which no fallback mends; `input` does so to no weight by more than the factor down.
+Gradients are those of `anabatic gradients`, in units of the weights as trained; errors are shares of the norm of those in
+fp32.
 
 Exit code 1 where the outliers raise the error of experts by less than 1.3 times with fallback off, for then they show
 nothing; and where a fallback of 64 closes less than 40 % of what they cost, or one of 16 less than 80 %.
@@ -36,20 +40,32 @@ def newest_checkpoint(run):
     return run / (run / "latest").read_text().strip() if (run / "latest").exists() else run
 
 
-def plant(model, output, factor, channels):
+def scale_channels(where, name, tensor, channels, factor):
+    """Multiplies the part of a weight that makes the outliers, divides the part that reads them. True for an expert's."""
+    times, over = numpy.s_[:channels], numpy.s_[:, :channels]
+    made, read = {
+        "hidden": (r"experts\.\d+\.w3\.weight$", r"experts\.\d+\.w2\.weight$"),
+        "input": (r"post_attention_layernorm\.weight$", r"(experts\.\d+\.w[13]|block_sparse_moe\.gate)\.weight$"),
+    }[where]
+    if re.search(made, name):
+        tensor[times] *= numpy.float32(factor)
+    elif re.search(read, name):
+        tensor[over] /= numpy.float32(factor)
+    else:
+        return False
+    return ".experts." in name
+
+
+def plant(options, model, output):
     """`model` with outliers, as a directory of its own."""
     shutil.copytree(model, output)
-    hidden = 0
+    found = 0
     for path in output.glob("model*.safetensors"):
         tensors = load_file(path)
         for name, tensor in tensors.items():
-            if re.search(r"experts\.\d+\.w3\.weight$", name):
-                tensor[:channels] *= numpy.float32(factor)
-                hidden += 1
-            elif re.search(r"experts\.\d+\.w2\.weight$", name):
-                tensor[:, :channels] /= numpy.float32(factor)
+            found += scale_channels(options.where, name, tensor, options.channels, options.factor)
         save_file(tensors, path, metadata={"format": "pt"})
-    if hidden == 0:
+    if found == 0:
         sys.exit(f"{model}: expected experts with names of Mixtral (experts.N.w3.weight), found none")
     for left in ("checksums.json", "anabatic.manifest.json", "training_state.json", "training_state.safetensors"):
         (output / left).unlink(missing_ok=True)
@@ -70,10 +86,7 @@ def gradients(options, folder, model, unit, *flags):
         sys.exit(done.stdout + done.stderr)
     found = {name: tensor.astype(numpy.float64) for name, tensor in load_file(output).items() if ".experts." in name}
     for name, tensor in found.items():
-        if name.endswith(".w3.weight"):
-            tensor[: options.channels] *= unit
-        elif name.endswith(".w2.weight"):
-            tensor[:, : options.channels] /= unit
+        scale_channels(options.where, name, tensor, options.channels, unit)
     return found
 
 
@@ -86,6 +99,7 @@ def error(got, want, part=""):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("\n\n")[1].strip())
     parser.add_argument("binary", type=pathlib.Path)
+    parser.add_argument("--where", choices=["hidden", "input"], default="hidden")
     parser.add_argument("--model", type=pathlib.Path, default=QUICKSTART / "run-1")
     parser.add_argument("--data", type=pathlib.Path, default=QUICKSTART / "data" / "train")
     parser.add_argument("--factor", type=float, default=30)
@@ -99,7 +113,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         planted = folder / "model"
-        plant(model, planted, options.factor, options.channels)
+        plant(options, model, planted)
         write_tokens(options, folder / "tokens.safetensors")
         for name, path, unit in (("as trained", model, 1), ("outliers", planted, options.factor)):
             want = gradients(options, folder, path, unit, "--precision", "fp32")
@@ -107,7 +121,8 @@ def main():
                 got = gradients(options, folder, path, unit, *flags)
                 rows[name, format] = [error(got, want, part) for part in EXPERTS.values()]
                 totals[name, format] = error(got, want)
-    print(f"{options.channels} channels of every expert times {options.factor:g}: error of experts' gradients\n")
+    what = {"hidden": "channels of every expert", "input": "channels of the experts' input"}[options.where]
+    print(f"{options.channels} {what} times {options.factor:g}: error of experts' gradients\n")
     print(f"| model | format | {' | '.join(EXPERTS)} | experts | closed |\n|---|---|---|---|---|---|---|")
     before, raised = totals["as trained", "int8, fallback off"], totals["outliers", "int8, fallback off"]
     rise, closed = raised / before, {}
