@@ -117,6 +117,16 @@ ANABATIC_INLINE void for_present(const Geometry& at, std::int64_t begin, std::in
   }
 }
 
+// Fetches elements [first, last) of an array some rows further on, where for_present mostly goes on
+// with the same block: the hardware does not follow blocks.
+template <class T>
+ANABATIC_INLINE void prefetch_below(const Geometry& at, const T* x, std::int64_t first,
+                                    std::int64_t last) {
+  constexpr std::int64_t kRows = 4, kLine = 64 / static_cast<std::int64_t>(sizeof(T));
+  const T* const below = x + kRows * at.columns;
+  for (std::int64_t i = first; i < last; i += kLine) __builtin_prefetch(below + i);
+}
+
 // Calls body(first, last, is_present) for the blocks along `count` elements of a line.
 template <class Body>
 ANABATIC_INLINE void for_blocks(const std::uint8_t* line, std::int64_t block, std::int64_t count,

@@ -65,6 +65,7 @@ double sum_present_squares(const T* x, const mask_bits::Geometry& at, std::int64
                            std::int64_t end) {
   SquareSums sums;
   mask_bits::for_present(at, begin, end, [&](std::int64_t first, std::int64_t last) {
+    mask_bits::prefetch_below(at, x, first, last);
     for (std::int64_t i = first; i < last; i += kLanes) sums.add(load(x + i));
   });
   return sums.total();
@@ -357,9 +358,13 @@ void run_present(const Arguments& args, const spec::OptimizerStep& form) {
       stretch_of(type, *args.outputs[Update::kFirstMoment].type, *args.attributes);
   args.launch.team->for_range(
       stretch.end - stretch.begin, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-        mask_bits::for_present(
-            at, stretch.begin + begin, stretch.begin + end,
-            [&](std::int64_t first, std::int64_t last) { update.run_inline(first, last); });
+        mask_bits::for_present(at, stretch.begin + begin, stretch.begin + end,
+                               [&](std::int64_t first, std::int64_t last) {
+                                 update.for_arrays([&](const auto* x) {
+                                   mask_bits::prefetch_below(at, x, first, last);
+                                 });
+                                 update.run_inline(first, last);
+                               });
       });
 }
 

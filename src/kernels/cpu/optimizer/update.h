@@ -217,6 +217,16 @@ struct Update {
     });
   }
 
+  // Calls body(array) for each that an update reads.
+  template <class Body>
+  ANABATIC_INLINE void for_arrays(Body&& body) const {
+    body(gradient);
+    body(weight);
+    if (kSplit) body(low);
+    body(moments[0]);
+    body(moments[1]);
+  }
+
   // Columns [column, column + count) of a band; `copy`, unless null, gets rows of `stride`.
   void run(const Band& band, std::int64_t column, std::int64_t count, BFloat16* copy,
            std::int64_t stride) const {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of sparse weights in the order in which their products read them.
+#include <algorithm>
+
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_rows.h"
 #include "spec/sparse_layout.h"
@@ -69,6 +71,13 @@ void pack_part(const Part& part, Int depth, std::uint32_t* __restrict to) {
     for (Int line = 0; line < kGroup; ++line) to[u * kGroup + line] = words[line][u];
 }
 
+// The rows of a block, which lie `stride` apart.
+ANABATIC_INLINE void prefetch_block(const float* block, Int stride, Int rows, Int columns) {
+  constexpr Int kLine = 64 / sizeof(float);
+  for (Int row = 0; row < rows; ++row)
+    for (Int i = 0; i < columns; i += kLine) __builtin_prefetch(block + row * stride + i);
+}
+
 // The blocks of one panel. T: f32, or words of two bf16.
 template <class T>
 void pack_panel(const Arguments& args, const spec::SparseLayout& layout, bool transposed, Int group,
@@ -83,8 +92,18 @@ void pack_panel(const Arguments& args, const spec::SparseLayout& layout, bool tr
   T* to = args.outputs[0].as<T>() +
           (group * layout.kept + offsets[panel]) * layout.block_size() / kPair;
   const Int line_stride = transposed ? 1 : width, depth_stride = transposed ? width : 1;
+  const Int line_begin = panel * layout.side,
+            lines = std::min<Int>(layout.side, layout.lines - line_begin);
   for (Int n = offsets[panel]; n < offsets[panel + 1]; ++n) {
     const Int k = steps[n] * layout.side;
+    if (n + 1 < offsets[panel + 1]) {  // the hardware does not follow blocks
+      const Int next = steps[n + 1] * layout.side,
+                inside = std::min<Int>(layout.side, layout.depth - next);
+      if (transposed)
+        prefetch_block(x + next * width + line_begin, width, inside, lines);
+      else
+        prefetch_block(x + line_begin * width + next, width, lines, inside);
+    }
     for (Int part = 0; part < layout.side; part += kGroup) {
       const Int line = panel * layout.side + part;
       pack_part({.from = x + line * line_stride + k * depth_stride,
