@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands before every other line of a kernel source: the AVX-512 that the kernels use, by SIMDe on
-// any x86 with AVX2, and the tiles of AMX. GCC lowers the 64-byte vectors of the vector sources
-// itself. Own versions where SIMDe is more lenient than the instruction, or gives other bits.
+// any x86 with AVX2, the tiles of AMX and AVX-VNNI. GCC lowers the 64-byte vectors of the vector
+// sources itself. Own versions where SIMDe is more lenient than the instruction, or gives other
+// bits.
 #pragma once
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <immintrin.h>
@@ -96,6 +97,11 @@ inline __m512i dot_bytes(__m512i sum, __m512i a, __m512i b) {
   std::memcpy(words, &sum, sizeof words);
   for (int i = 0; i < 64; ++i) words[i / 4] += std::int32_t{left[i]} * right[i];
   return simde_mm512_loadu_si512(words);
+}
+
+inline __m256i dot_few_bytes(__m256i sum, __m256i a, __m256i b) {
+  const auto wide = [](__m256i x) { return simde_mm512_broadcast_i64x4(x); };
+  return _mm512_castsi512_si256(dot_bytes(wide(sum), wide(a), wide(b)));
 }
 
 inline __m512i words_of_halves(__m256i x) {
@@ -285,6 +291,7 @@ inline void dot_tiles(int c, int a, int b) {
 #define _tile_stored(tile, to, stride) anabatic::emulated::store_tile(tile, to, stride)
 #define _tile_zero(tile) anabatic::emulated::clear_tile(tile)
 
+#undef _mm256_dpbusd_epi32
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi8_epi32
@@ -309,6 +316,7 @@ inline void dot_tiles(int c, int a, int b) {
 #undef _mm512_store_si512
 #undef _mm512_stream_si512
 #undef _mm512_testn_epi8_mask
+#define _mm256_dpbusd_epi32(sum, a, b) anabatic::emulated::dot_few_bytes(sum, a, b)
 #define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
 #define _mm512_cvtepi32_ps(x) anabatic::emulated::floats_of_words(x)
 #define _mm512_cvtepi8_epi32(x) anabatic::emulated::words_of_bytes<std::int8_t>(x)

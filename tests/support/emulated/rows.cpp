@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A machine with AVX-512, AVX-512-BF16 and AMX alone, for a binary whose rows of those are
-// emulated.
+// A machine with AVX-512, AVX-512-BF16, AMX and AVX-VNNI alone, for a binary whose rows of those
+// are emulated.
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/gemm.h"
@@ -23,16 +23,19 @@ TEST(EmulatedRows, HaveTheirEngines) {
   EXPECT_NE(kernels::cpu::gemm_avx512_bf16(), nullptr);
   EXPECT_NE(kernels::cpu::gemm_amx_bf16(), nullptr);
   EXPECT_NE(kernels::cpu::gemm_int8_avx512_vnni(), nullptr);
+  EXPECT_NE(kernels::cpu::gemm_int8_avx_vnni(), nullptr);
 }
 
 }  // namespace
 
 std::vector<std::string> instruction_sets() {
-  return {"amx_bf16", "avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq", "avx512f", "avx512vl"};
+  return {"amx_bf16", "avx512_bf16", "avx512_vnni", "avx512bw",
+          "avx512dq", "avx512f",     "avx512vl",    "avx_vnni"};
 }
 
 bool is_under_test(std::string_view row) {
-  return row.find("_avx512") != row.npos || row.find("_amx") != row.npos;
+  return row.find("_avx512") != row.npos || row.find("_amx") != row.npos ||
+         row.find("_avx_vnni") != row.npos;
 }
 
 }  // namespace anabatic::testing

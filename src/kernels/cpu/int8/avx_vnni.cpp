@@ -14,8 +14,12 @@ struct DotSums {
 
   // g++ 12 copies the sums of the intrinsic through the stack. {vex}: the form without AVX-512.
   static inline __attribute__((always_inline)) __m256i dot(__m256i sum, __m256i a, __m256i b) {
+#if defined(_mm256_dpbusd_epi32)
+    return _mm256_dpbusd_epi32(sum, a, b);
+#else
     asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
     return sum;
+#endif
   }
 
   template <int R>
