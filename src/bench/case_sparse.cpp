@@ -65,11 +65,12 @@ std::vector<std::uint8_t> draw_mask(const SparseSizes& sizes) {
   return mask;
 }
 
-// An even share of the rows for each expert.
-std::vector<std::int32_t> even_offsets(std::int64_t num_rows, std::int64_t experts) {
+// An even share of the rows for each expert, of which the first `num_tokens` are there.
+std::vector<std::int32_t> even_offsets(const SparseSizes& sizes, std::int64_t num_tokens) {
   std::vector<std::int32_t> offsets;
-  for (std::int64_t e = 0; e <= experts; ++e)
-    offsets.push_back(static_cast<std::int32_t>(num_rows * e / experts));
+  for (std::int64_t e = 0; e <= sizes.experts; ++e)
+    offsets.push_back(
+        static_cast<std::int32_t>(std::min(num_tokens, sizes.rows * e / sizes.experts)));
   return offsets;
 }
 
@@ -82,7 +83,7 @@ GraphCase sparse_case(const SparseSizes& sizes, std::int64_t num_tokens) {
   std::vector<ir::ValueId> offsets;
   if (sizes.experts > 0)
     offsets.push_back(
-        builder.batch("offsets", {sizes.experts + 1}, even_offsets(num_tokens, sizes.experts)));
+        builder.batch("offsets", {sizes.experts + 1}, even_offsets(sizes, num_tokens)));
   const auto product = [&](const char* segment, ir::ValueId rows, ir::ValueId matrix) {
     std::vector<ir::ValueId> inputs{rows, matrix};
     inputs.insert(inputs.end(), offsets.begin(), offsets.end());
@@ -102,9 +103,8 @@ GraphCase sparse_case(const SparseSizes& sizes, std::int64_t num_tokens) {
   };
   // That of weights that are not in blocks stays dense.
   const double of_gradient = spec::mask_block(sizes.pattern) == 1 ? 1 : share;
-  // Absent elements of a weight gradient are written as zeroes.
-  const double read = bytes(sizes.element * share), written = bytes(4);
-  const double dense_read = bytes(sizes.element);
+  const double read = bytes(sizes.element * share), written = bytes(4 * of_gradient);
+  const double dense_read = bytes(sizes.element), dense_written = bytes(4);
   GraphCase made = builder.finish(
       builder.timed(kSeedSegment).add1("add", {y, of_dense}),
       {{{"total", (2 * share + of_gradient) * flops, 2 * read + written},
@@ -115,7 +115,9 @@ GraphCase sparse_case(const SparseSizes& sizes, std::int64_t num_tokens) {
        {{"weight_gradient", of_gradient * flops, written}, {Phase::kBackwardWeight}, "sparse"},
        {{"dense_forward", flops, dense_read}, {Phase::kForward}, "dense"},
        {{"dense_input_gradient", flops, dense_read}, {Phase::kBackwardInput}, "dense"},
-       {{"dense_weight_gradient", flops, written}, {Phase::kBackwardWeight}, "dense"}});
+       {{"dense_weight_gradient", flops, dense_written}, {Phase::kBackwardWeight}, "dense"}});
+  // As in training: an update reads what is present of a gradient, so no more is written.
+  made.with_update = true;
 
   const std::vector<std::uint8_t> mask = draw_mask(sizes);
   ir::GraphBuilder states(made.graph, ops::find_op);

@@ -231,14 +231,15 @@ struct BlockTiles {
         // The units of the next tile come in meanwhile, some lines of the cache a panel: a tile
         // reads what its blocks meet, which no hardware foresees.
         const Unit* units = a + (row - row_begin) * stride;
-        const Int left = smaller<Int>(kRows, row_end - row - kRows);
+        // After the last one it is most likely the first of the next call.
+        const Int left = smaller<Int>(kRows, p.rows + p.later_rows - row - kRows);
         const Int lines = first == panel_begin && left > 0 ? left * stride / 16 : 0;
         const Int share = ceil_div(lines, last - first);
         Int next = kRows * stride / 16;
         const Int end = next + lines;
         for (Int panel = first; panel < last; ++panel) {
           for (Int n = 0; n < share && next < end; ++n, ++next)
-            __builtin_prefetch(units + next * 16, 0, 2);
+            __builtin_prefetch(units + next * 16, 0, 3);
           count = multiply_panel<BUnit>(p, units, stride, row, row_end, panel);
         }
       }
@@ -428,7 +429,38 @@ struct BlockTiles {
     if (streams) Isa::end_stream();  // before another thread may read
   }
 
-  static void gradient(const BlockGradient& g, Int panel, std::byte* workspace) {
+  // Fetches the columns of dy that the next panel packs, some rows a tile of this one.
+  class NextPanel {
+   public:
+    NextPanel(const BlockGradient& g, Int panel, Int tiles)
+        : row_bytes_(g.out * size_bytes(g.dtype)),
+          bytes_(smaller<Int>(kSide, g.out - panel * kSide) * size_bytes(g.dtype)),
+          share_(ceil_div(g.rows, tiles > 0 ? tiles : 1)),
+          left_(g.rows),
+          row_(g.dy + panel * kSide * size_bytes(g.dtype)) {}
+
+    void fetch_some() {
+      for (Int n = 0; n < share_ && left_ > 0; ++n, --left_, row_ += row_bytes_)
+        prefetch_row(row_, bytes_);
+    }
+
+   private:
+    Int row_bytes_, bytes_, share_, left_;
+    const std::byte* row_;
+  };
+
+  static void gradient(const BlockGradient& g, Int panel_begin, Int panel_end,
+                       std::byte* workspace) {
+    for (Int panel = panel_begin; panel < panel_end; ++panel) {
+      const Int tiles = (g.offsets[panel + 1] - g.offsets[panel]) * (kSide / kColumns) *
+                        ceil_div(Int{kSide}, Int{kGradientRows});
+      NextPanel next(g, panel + 1 < panel_end ? panel + 1 : panel, tiles);
+      gradient_of_panel(g, panel, workspace, panel + 1 < panel_end ? &next : nullptr);
+    }
+  }
+
+  static void gradient_of_panel(const BlockGradient& g, Int panel, std::byte* workspace,
+                                NextPanel* next_panel) {
     if (!g.accumulate && !g.leaves_absent) clear_absent(g, panel);
     if (g.offsets[panel] == g.offsets[panel + 1] || (g.accumulate && g.rows == 0)) return;
     const Int first = panel * kSide, rows = smaller<Int>(kSide, g.out - first);
@@ -465,6 +497,7 @@ struct BlockTiles {
           call.next = has_next    ? c + kGradientRows * g.in
                       : has_block ? g.dw + first * g.in + after * Int{kSide}
                                   : call.to;
+          if (next_panel != nullptr) next_panel->fetch_some();
           gradient_tile(call);
           if (is_whole) continue;
           for (Int i = 0; i < count; ++i)

@@ -20,6 +20,7 @@ struct BlockProduct {
   bool is_two_of_four = false;  // then there are places in place of offsets and steps
   std::int64_t rows = 0, lines = 0, depth = 0;
   const std::byte* a = nullptr;  // row-major; both dtypes are f32, or bf16
+  std::int64_t later_rows = 0;   // of later products, right after those of A
   DType dtype = DType::kFloat32;
   const std::byte* values = nullptr;      // 64-byte aligned
   const std::int32_t* offsets = nullptr;  // of panels
@@ -57,8 +58,10 @@ struct BlockEngine {
                    std::int64_t panel_begin, std::int64_t panel_end, std::byte* workspace);
   // Units [unit_begin, unit_end) of all rows of x as panels of 16 columns, [panel][units][16].
   void (*pack)(const BlockGradient&, std::int64_t unit_begin, std::int64_t unit_end);
-  // The rows of dW that are panel `panel`. The workspace has side · units(rows) · 4 bytes.
-  void (*gradient)(const BlockGradient&, std::int64_t panel, std::byte* workspace);
+  // The rows of dW that are panels [panel_begin, panel_end). The workspace has
+  // side · units(rows) · 4 bytes.
+  void (*gradient)(const BlockGradient&, std::int64_t panel_begin, std::int64_t panel_end,
+                   std::byte* workspace);
 
   std::int64_t units(std::int64_t rows) const { return (rows + unit_depth - 1) / unit_depth; }
 };

@@ -91,6 +91,7 @@ void run_product(const GemmEngine& gemm_engine, const Arguments& args) {
     }
     BlockProduct product = shape;
     product.rows = groups.num_rows(group);
+    product.later_rows = groups.rows - groups.begin(group) - product.rows;
     const Int all = product.rows,
               height = round_up(ceil_div(all, ceil_div(all, engine.most_rows)), row_step);
     const Int begin = block * height;
@@ -150,8 +151,15 @@ void run_weight_gradient(const GemmEngine& gemm_engine, const Arguments& args) {
     const Int begin = task % parts * kUnits, units = engine.units(gradient.rows);
     if (begin < units) engine.pack(gradient, begin, std::min(units, begin + kUnits));
   });
-  args.launch.team->for_tasks(groups.count * layout.panels(), [&](Int task, int thread) {
-    engine.gradient(gradient_of(task / layout.panels()), task % layout.panels(),
+  // Panels in a row: each fetches what the next one reads.
+  constexpr Int kTasksPerThread = 8, kMostPanels = 6;
+  const Int panels = std::clamp<Int>(
+      groups.count * layout.panels() / (kTasksPerThread * args.launch.team->num_threads()), 1,
+      kMostPanels);
+  const Int tasks = ceil_div(layout.panels(), panels);
+  args.launch.team->for_tasks(groups.count * tasks, [&](Int task, int thread) {
+    const Int panel = task % tasks * panels;
+    engine.gradient(gradient_of(task / tasks), panel, std::min(layout.panels(), panel + panels),
                     thread_panels + thread * thread_bytes);
   });
 }

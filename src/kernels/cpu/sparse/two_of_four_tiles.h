@@ -231,8 +231,8 @@ struct BlockSides {
             (g.side == 16 ? Of16::pack : Of32::pack)(g, unit_begin, unit_end);
           },
       .gradient =
-          [](const BlockGradient& g, Int panel, std::byte* workspace) {
-            (g.side == 16 ? Of16::gradient : Of32::gradient)(g, panel, workspace);
+          [](const BlockGradient& g, Int panel_begin, Int panel_end, std::byte* workspace) {
+            (g.side == 16 ? Of16::gradient : Of32::gradient)(g, panel_begin, panel_end, workspace);
           }};
 };
 
