@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -127,6 +128,35 @@ TEST(Router, BarredExpertsThatCompeteAtZeroWeighNothing) {
     EXPECT_EQ(out[1].data, (std::vector<double>{2, 0}));
     EXPECT_GT(out[0].data[0], 0);
     EXPECT_EQ(out[0].data[1], 0);
+  }
+}
+
+// Six experts fit no vector, 70 are no multiple of any.
+TEST(Router, ChoosesAsAStableSortDoes) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const std::int64_t experts : {6, 40, 64, 70}) {
+    const std::int64_t rows = 12, top_k = 5;
+    Values logits = random({rows, experts}, 2);
+    const auto width = static_cast<std::size_t>(experts);
+    for (std::size_t i = 0; i < logits.data.size(); ++i) {
+      const std::size_t row = i / width;
+      if (row % 4 != 0) logits.data[i] = std::round(2 * logits.data[i]);  // ties
+      if (row % 4 == 2 && i % width % 7 != 1) logits.data[i] = -kInfinity;
+      if (row % 4 == 3 && logits.data[i] == 0) logits.data[i] = i % 2 == 0 ? -0.0 : 0.0;
+    }
+    const OpCall call = router_call({.top_k = top_k, .normalizes = true}, {logits});
+    for (const auto& out : run_all(call))
+      for (std::size_t t = 0; t < static_cast<std::size_t>(rows); ++t) {
+        std::vector<std::size_t> order(width);
+        std::iota(order.begin(), order.end(), std::size_t{0});
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+          return logits.data[t * width + a] > logits.data[t * width + b];
+        });
+        for (std::size_t j = 0; j < static_cast<std::size_t>(top_k); ++j)
+          EXPECT_EQ(out[1].data[t * static_cast<std::size_t>(top_k) + j],
+                    static_cast<double>(order[j]))
+              << experts << " experts, row " << t << ", " << j;
+      }
   }
 }
 

@@ -30,6 +30,39 @@ std::int32_t next_largest(const float* values, std::int64_t count, const std::in
   return best;
 }
 
+// The `top_k` first indices of next_largest in turn, by vectors where values are numbers.
+void take_largest(const float* values, std::int64_t count, std::int64_t top_k,
+                  std::int32_t* taken) {
+  constexpr std::int64_t kMost = 1024;
+  std::int64_t j = 0;
+  if (count >= kLanes && count <= kMost) {
+    alignas(64) float left[kMost];  // those that are not taken; -infinity in place of the others
+    Floats is_nan{};  // 1 where one is
+    for_lanes(0, count, [&](std::int64_t i, int n) {
+      const Floats x = load(values + i, n);
+      is_nan = x != x ? broadcast(1.0f) : is_nan;
+      store(left + i, x, n);
+    });
+    const std::int64_t whole = round_up(count, kLanes);
+    std::fill(left + count, left + whole, -kInfinity);
+    Floats before_end;  // by lane: elements of `left` from there on; larger at a lower index
+    for (int e = 0; e < kLanes; ++e) before_end[e] = static_cast<float>(whole - e);
+    const bool are_numbers = max_lanes(is_nan) == 0.0f;
+    for (; j < top_k && are_numbers; ++j) {
+      Floats largest = broadcast(-kInfinity);
+      for (std::int64_t i = 0; i < whole; i += kLanes) largest = max(largest, load(left + i));
+      const float value = max_lanes(largest);
+      if (value == -kInfinity) break;  // what is taken has it too
+      Floats place{}, from = before_end;
+      for (std::int64_t i = 0; i < whole; i += kLanes, from -= static_cast<float>(kLanes))
+        place = max(place, load(left + i) == value ? from : Floats{});
+      taken[j] = static_cast<std::int32_t>(whole) - static_cast<std::int32_t>(max_lanes(place));
+      left[taken[j]] = -kInfinity;
+    }
+  }
+  for (; j < top_k; ++j) taken[j] = next_largest(values, count, taken, j);
+}
+
 // What chosen scores are divided by.
 float divisor(const spec::RouterForm& form, float sum) {
   return form.normalizes
@@ -41,8 +74,8 @@ float divisor(const spec::RouterForm& form, float sum) {
 void choose(const spec::RouterForm& form, const float* values, const float* scores,
             std::int64_t num_experts, std::int32_t* experts, float* weights) {
   float sum = 0;
+  take_largest(values, num_experts, form.top_k, experts);
   for (std::int64_t j = 0; j < form.top_k; ++j) {
-    experts[j] = next_largest(values, num_experts, experts, j);
     weights[j] = scores[experts[j]];
     sum += weights[j];
   }
