@@ -37,7 +37,7 @@ void take_largest(const float* values, std::int64_t count, std::int64_t top_k,
   std::int64_t j = 0;
   if (count >= kLanes && count <= kMost) {
     alignas(64) float left[kMost];  // those that are not taken; -infinity in place of the others
-    Floats is_nan{};  // 1 where one is
+    Floats is_nan{};                // 1 where one is
     for_lanes(0, count, [&](std::int64_t i, int n) {
       const Floats x = load(values + i, n);
       is_nan = x != x ? broadcast(1.0f) : is_nan;
