@@ -209,13 +209,13 @@ struct Config {
     enum class LossScaleWord { kAuto, kDynamic };
     std::variant<LossScaleWord, double> loss_scale = LossScaleWord::kAuto;
     // With train.precision: adaptive, the error that a product may have, as a share of the norm of
-    // its result. A unit with two samples in a row above it gets more precise products.
+    // its result. One with two samples in a row above it becomes more precise.
     // Allowed: 1e-06 to 1.
     double adaptive_error = 0.02;
     // Steps from one sample of errors to the next. Allowed: >= 1.
     std::int64_t adaptive_every = 32;
-    // Steps for which a unit that moved stays, and least steps from one change of the plan to the
-    // next.
+    // Steps for which a product that moved stays, and least steps from one change of the plan to
+    // the next.
     // Allowed: >= 1.
     std::int64_t adaptive_lock = 256;
     // Most of the FLOPs of a step's products that may be above int8. Larger errors go first.

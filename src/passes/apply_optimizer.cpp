@@ -193,7 +193,8 @@ class Optimizer {
     if (first == nullptr || &state == first || builder_.type(state.before).layout == kRowMajor)
       return false;
     const TensorType &type = builder_.type(state.before), &of_first = builder_.type(first->before);
-    return is_int8_panels(type) || (state.grid && type.dtype == of_first.dtype);
+    return is_int8_panels(type) ? is_int8_panels(of_first)
+                                : state.grid && type.dtype == of_first.dtype;
   }
 
   void derive(Name parameter, ValueId updated) {

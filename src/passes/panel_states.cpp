@@ -71,12 +71,17 @@ class Arranger {
     return gradient != nullptr ? takes_products_only(*gradient) : !parameter.is_trainable;
   }
 
+  // Int8 packings are made of rows.
   bool is_packed(Name parameter) const {
-    return std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& state) {
-      return state.kind() == StateKind::kDerived && state.owner == parameter &&
-             graph_.value(state.before).type.layout == panels_layout(false) &&
-             !is_int8_panels(graph_.value(state.before).type);
-    });
+    const bool has_int8 =
+        std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& state) {
+          return state.owner == parameter && is_int8_panels(graph_.value(state.before).type);
+        });
+    return !has_int8 &&
+           std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& state) {
+             return state.kind() == StateKind::kDerived && state.owner == parameter &&
+                    graph_.value(state.before).type.layout == panels_layout(false);
+           });
   }
 
   bool is_read(ValueId value) const {

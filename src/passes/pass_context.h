@@ -24,6 +24,7 @@ struct HeldState {
   spec::StateRole role = spec::StateRole::kParameter;
   Layout layout = kRowMajor;
   std::optional<BlockFormat> blocks{};  // of a quantised one
+  DType dtype = DType::kBFloat16;
 };
 using HeldStates = std::map<std::string, HeldState, std::less<>>;
 using StateNames = std::set<std::string, std::less<>>;

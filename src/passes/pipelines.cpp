@@ -34,6 +34,7 @@
 #include "passes/precision/precision.h"
 #include "passes/precision/quantize_frozen.h"
 #include "passes/precision/quantize_products.h"
+#include "passes/precision/raise_products.h"
 #include "passes/precision/stream_weights.h"
 #include "passes/ranks/fuse_exchange_rows.h"
 #include "passes/ranks/reduce_gradients.h"
@@ -76,6 +77,8 @@ constexpr std::array kStages{
     Stage{kAccumulateGradients, Runs::kTraining},
     // Matches the plain product of the head, so before weights are packed or products joined.
     Stage{kFuseHeadLoss, Runs::kBoth},
+    // Operands of products are as they will be, and no weight is packed yet.
+    Stage{kRaiseProducts, Runs::kBoth},
     // Takes copies of weights before others pack, arrange or split them. Knows single products.
     Stage{kQuantizeProducts, Runs::kBoth},
     // Likewise.

@@ -58,14 +58,17 @@ class Splitter {
     const bool is_updated = graph_.find_state(StateRole::kGradient, parameter.name) != nullptr;
     return options_.with_update && (is_updated || !parameter.is_trainable) &&
            copy_of(parameter) != nullptr && !is_read(parameter.before) &&
-           !is_in_int8(parameter.name) && !parameter.grid &&
+           !needs_all_bits(parameter.name) && !parameter.grid &&
            !has_sparse_values(graph_, parameter.name);
   }
 
-  // Int8 packings are made of all 32 bits.
-  bool is_in_int8(Name parameter) const {
-    const State* packing = graph_.find_state(StateRole::kPacking, parameter);
-    return packing != nullptr && is_int8_panels(graph_.value(packing->before).type);
+  // Packings in int8 and in f32 are made of all 32 bits.
+  bool needs_all_bits(Name parameter) const {
+    return std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& state) {
+      if (state.kind() != StateKind::kDerived || state.owner != parameter) return false;
+      const TensorType& type = graph_.value(state.before).type;
+      return is_int8_panels(type) || type.dtype == DType::kFloat32;
+    });
   }
 
   // The copy that equals the parameter's upper 16 bits, in the same layout, or null.

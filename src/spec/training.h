@@ -17,6 +17,16 @@ namespace anabatic::spec {
 // is in f32. kMixed: bf16, with gradients of activations in f16.
 enum class Precision : std::uint8_t { kFp32, kBf16, kInt8, kFp16, kMixed };
 
+// Products of a weight in one role that a measured error has raised above the policy. A head that
+// is fused with its loss has all of them in kForward.
+struct RaisedProduct {
+  std::string weight;  // its whole name without ".weight"
+  ProductRole role{};
+  Precision precision{};  // kBf16 or kFp32
+
+  auto operator<=>(const RaisedProduct&) const = default;
+};
+
 // What differs from the policy for some products.
 struct ProductOptions {
   std::int64_t fallback = kDefaultFallback;  // of int8 products
@@ -24,8 +34,7 @@ struct ProductOptions {
   // as "attention" or "layers.3.experts.down", or a segment.
   std::vector<std::pair<std::string, Precision>> keep{};
   std::vector<std::string> critical{};  // units that have no int8 products
-  // kFp32 or kBf16 by the whole name of a weight, for products that a measured error has raised.
-  std::vector<std::pair<std::string, Precision>> raised{};
+  std::vector<RaisedProduct> raised{};
 };
 
 // Quantization-aware training: products of some weights read the values that a file in this grid

@@ -254,9 +254,11 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   CompileRequest of_rank = request;
   of_rank.rank = rank_.rank();
   lower::CompileOptions options = compile_options(run_, of_rank);
-  for (const Name name : store_.names())
-    options.held_states[std::string(text(name))] = {
-        store_.part(name).role, store_.find(name).type->layout, store_.find(name).type->blocks};
+  for (const Name name : store_.names()) {
+    const TensorType& type = *store_.find(name).type;
+    options.held_states[std::string(text(name))] = {store_.part(name).role, type.layout,
+                                                    type.blocks, type.dtype};
+  }
   options.states_on_disk = names_on_disk(store_);
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);

@@ -69,9 +69,9 @@ class ModelSession {
   device::ThreadTeam& team() { return team_; }
   const RunConfig& run() const { return run_; }
 
-  // The run's levels of precision (RunConfig::Precision), for programs that are bound from now on.
-  void set_levels(std::map<std::string, std::string> levels) {
-    run_.precision.levels = std::move(levels);
+  // RunConfig::Precision::raised, for programs that are bound from now on.
+  void set_raised(std::vector<spec::RaisedProduct> raised) {
+    run_.precision.raised = std::move(raised);
   }
   // How programs that are bound from now on exchange; until then by our own messages.
   void set_methods(MethodPolicy methods) { methods_ = std::move(methods); }

@@ -18,6 +18,7 @@
 #include "plugin/replacement.h"
 #include "spec/product.h"
 #include "spec/sparsity.h"
+#include "spec/training.h"
 
 namespace anabatic::train {
 
@@ -87,12 +88,11 @@ struct RunConfig {
     struct Adaptive {
       double error = 0.02;       // most of a product, as |Y^ - Y| / |Y|
       std::int64_t every = 32;   // steps from one sample of errors to the next
-      std::int64_t lock = 256;   // steps in which a unit that moved stays
+      std::int64_t lock = 256;   // steps in which a product that moved stays
       double high_share = 0.25;  // most of a step's product FLOPs that may be above int8
     } adaptive;
-    // No key: where train.precision: adaptive has the units, by the names of their weights without
-    // ".weight", for those that are not in int8. wide: int8 with 16 bits of x; bf16; fp32.
-    std::map<std::string, std::string> levels;
+    // No key: the products that train.precision: adaptive has in bf16 or fp32, sorted.
+    std::vector<spec::RaisedProduct> raised;
   } precision;
   // Training with the values that a quantised file will hold.
   struct Quantization {

@@ -98,7 +98,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
     lower::CompileOptions options = compile_options(run, request);
     for (const runtime::StateSlot& slot : states) {
       options.held_states[std::string(text(slot.name))] = {slot.part.role, slot.type.layout,
-                                                           slot.type.blocks};
+                                                           slot.type.blocks, slot.type.dtype};
       if (slot.is_on_disk) options.states_on_disk.insert(std::string(text(slot.name)));
     }
     options.efficiency = efficiency_of(efficiency, run);

@@ -152,8 +152,8 @@ struct Trainer::Impl {
                                                      std::move(wrap_swap), ranks.own())),
         start((session.prepare_export(), begin())),
         dataset(open_dataset(run.data.train, run, session.config())) {
-    run.precision.levels = RunPrecision::saved_levels(run, start.adaptive);
-    session.set_levels(run.precision.levels);
+    run.precision.raised = RunPrecision::saved_raised(run, start.adaptive);
+    session.set_raised(run.precision.raised);
     check_sample_length(run, session.config());
     require_supported_by_ranks(run, session.config());
     (void)mesh_of(run, {.num_experts = model::num_experts(session.config().spec),

@@ -12,6 +12,7 @@
 #include "anabatic/error.h"
 #include "base/philox.h"
 #include "kernels/ref/access.h"
+#include "passes/precision/product_units.h"
 #include "support/error_message.h"
 #include "support/plan_changes.h"
 #include "support/sanitized.h"
@@ -22,6 +23,7 @@
 #include "tensor/split_float.h"
 #include "train/adaptive/run_precision.h"
 #include "train/checkpoint/preflight.h"
+#include "train/config/precision_keys.h"
 #include "train/evaluate.h"
 #include "train/record/windows_log.h"
 #include "train/trainer.h"
@@ -43,23 +45,33 @@ using enum PrecisionLevel;
 constexpr double kBudget = 0.02;
 
 PrecisionController controller(std::vector<double> shares, double high_share = 1) {
-  std::vector<AdaptiveUnit> units;
+  std::vector<AdaptiveProduct> products;
   for (const double share : shares)
-    units.push_back(
-        {.name = std::string(1, static_cast<char>('a' + units.size())), .share = share});
-  return {{.error = kBudget, .every = 10, .lock = 40, .high_share = high_share}, units};
+    products.push_back({.unit = std::string(1, static_cast<char>('a' + products.size())),
+                        .product = "forward",
+                        .share = share});
+  return {{.error = kBudget, .every = 10, .lock = 40, .high_share = high_share}, products};
 }
 
-// What a unit in any level was like.
-UnitMeasure measure(double int8, double wide = 0, double bf16 = 0, double fallback = 0) {
-  return {.errors = {int8, wide, bf16, 0}, .product = "forward", .fallback = fallback};
+// All products of one unit, "a".
+PrecisionController three_products(double high_share = 1) {
+  return {{.error = kBudget, .every = 10, .lock = 40, .high_share = high_share},
+          {{.unit = "a", .product = "forward", .share = 0.3},
+           {.unit = "a", .product = "input gradient", .reads_x = false, .share = 0.3},
+           {.unit = "a", .product = "weight gradient", .share = 0.3}}};
 }
-const UnitMeasure kCalm = measure(0.4 * kBudget, 0.3 * kBudget);
+
+// What a product in any level was like.
+ProductMeasure measure(double int8, double wide = 0, double bf16 = 0, double fallback = 0) {
+  return {.errors = {int8, wide, bf16, 0}, .fallback = fallback};
+}
+const ProductMeasure kCalm = measure(0.4 * kBudget, 0.3 * kBudget);
 
 std::string moves_of(const std::vector<LevelChange>& changes) {
   std::string text;
   for (const LevelChange& c : changes)
-    text += fmt::format("{}{} {} {} {}{}", text.empty() ? "" : ", ", c.unit, to_string(c.from),
+    text += fmt::format("{}{}{} {} {} {}{}", text.empty() ? "" : ", ", c.unit,
+                        c.product == "forward" ? "" : "'s " + c.product, to_string(c.from),
                         to_string(c.to), c.reason, c.denied.empty() ? "" : " denied");
   return text;
 }
@@ -68,15 +80,15 @@ std::string planned(PrecisionController& of, std::int64_t step, const std::strin
 }
 // And then a plan, where one is due.
 std::string taken(PrecisionController& of, std::int64_t step,
-                  const std::vector<UnitMeasure>& measures) {
+                  const std::vector<ProductMeasure>& measures) {
   const std::string at_once = moves_of(of.take(step, measures));
   return at_once + planned(of, step);
 }
 
 TEST(PrecisionController, RaisesAfterTwoSamplesAboveTheBudgetToTheLowestLevelWithinIt) {
   PrecisionController of = controller({0.1, 0.1, 0.1, 0.1});
-  const std::vector<UnitMeasure> over{measure(1, 0.01), measure(1, 1, 0.01), measure(1, 1, 1),
-                                      measure(std::nan(""), std::nan(""), std::nan(""))};
+  const std::vector<ProductMeasure> over{measure(1, 0.01), measure(1, 1, 0.01), measure(1, 1, 1),
+                                         measure(std::nan(""), std::nan(""), std::nan(""))};
   EXPECT_EQ(moves_of(of.take(10, over)), "");
   EXPECT_EQ(moves_of(of.take(20, over)), "a int8 wide error");
   EXPECT_THAT(of.wanted(), ElementsAre(kWide, kBf16, kFp32, kFp32));
@@ -90,12 +102,42 @@ TEST(PrecisionController, RaisesAfterTwoSamplesAboveTheBudgetToTheLowestLevelWit
   EXPECT_EQ(moves_of(once.take(30, std::vector{measure(1)})), "");
 }
 
+// Each product goes by its own error. An input gradient does not read x, so it has no wide level.
+TEST(PrecisionController, MovesTheProductsOfAUnitByThemselves) {
+  PrecisionController of = three_products();
+  const std::vector<ProductMeasure> of_dy{kCalm, measure(1, 1, 0.001), kCalm};
+  EXPECT_EQ(taken(of, 10, of_dy), "");
+  EXPECT_EQ(taken(of, 20, of_dy), "a's input gradient int8 bf16 error");
+  EXPECT_THAT(of.wanted(), ElementsAre(kInt8, kBf16, kInt8));
+  const std::vector<ProductMeasure> of_x{measure(1, 0), kCalm, measure(1, 0)};
+  EXPECT_EQ(taken(of, 30, of_x), "");
+  EXPECT_EQ(taken(of, 40, of_x), "a int8 wide error, a's weight gradient int8 wide error");
+  const std::vector<ProductMeasure> calm(3, kCalm);
+  EXPECT_EQ(taken(of, 50, calm), "");
+  EXPECT_EQ(taken(of, 60, calm), "a's input gradient bf16 int8 calm");
+  EXPECT_EQ(taken(of, 80, calm), "a wide int8 calm, a's weight gradient wide int8 calm");
+  // A norm is of the gradient of the weight, and does not say which product it comes from.
+  for (int i = 0; i < 200; ++i) of.note_norms(std::vector{2.0, 2.0, 2.0});
+  of.note_norms(std::vector{9.0, 9.0, 9.0});
+  EXPECT_EQ(moves_of(of.take(120, calm)),
+            "a int8 wide gradient norm, a's weight gradient int8 wide gradient norm");
+  EXPECT_EQ(planned(of, 120), "a's input gradient int8 bf16 gradient norm");
+}
+
+TEST(PrecisionController, CountsTheFlopsOfProductsThatAreAboveInt8) {
+  PrecisionController of = three_products(0.65);
+  const std::vector<ProductMeasure> over{measure(0.3, 1), measure(0.1, 1), measure(0.2, 1)};
+  of.take(10, over);
+  EXPECT_EQ(moves_of(of.take(20, over)), "a's input gradient int8 bf16 error denied");
+  EXPECT_EQ(planned(of, 20), "a int8 bf16 error, a's weight gradient int8 bf16 error");
+}
+
 TEST(PrecisionController, LowersWhenALevelHasHadHalfOfTheBudgetForLockSteps) {
   PrecisionController of = controller({0.1});
-  const auto take = [&](std::int64_t step, const UnitMeasure& of_unit) {
+  const auto take = [&](std::int64_t step, const ProductMeasure& of_unit) {
     return taken(of, step, {of_unit});
   };
-  const UnitMeasure bad = measure(1, 1, 0.001);
+  const ProductMeasure bad = measure(1, 1, 0.001);
   EXPECT_EQ(take(10, bad), "");
   EXPECT_EQ(take(20, bad), "a int8 bf16 error");
   for (std::int64_t step = 30; step <= 100; step += 10) EXPECT_EQ(take(step, bad), "") << step;
@@ -108,7 +150,7 @@ TEST(PrecisionController, LowersWhenALevelHasHadHalfOfTheBudgetForLockSteps) {
 
 TEST(PrecisionController, KeepsAUnitThatMovedForLockSteps) {
   PrecisionController of = controller({0.1});
-  const auto take = [&](std::int64_t step, const UnitMeasure& of_unit) {
+  const auto take = [&](std::int64_t step, const ProductMeasure& of_unit) {
     return taken(of, step, {of_unit});
   };
   take(10, measure(1, 0.001));
@@ -134,7 +176,7 @@ TEST(PrecisionController, RaisesByOneLevelForFallbacksAndForANormAboveItsMean) {
 
 TEST(PrecisionController, GivesTheShareToTheLargestErrorsAndDeniesOthers) {
   PrecisionController of = controller({0.2, 0.2, 0.1}, 0.35);
-  const std::vector<UnitMeasure> over{measure(0.1, 1), measure(0.3, 1), measure(0.2, 1)};
+  const std::vector<ProductMeasure> over{measure(0.1, 1), measure(0.3, 1), measure(0.2, 1)};
   of.take(10, over);
   const std::vector<LevelChange> denied = of.take(20, over);
   EXPECT_EQ(moves_of(denied), "a int8 bf16 error denied");
@@ -143,14 +185,14 @@ TEST(PrecisionController, GivesTheShareToTheLargestErrorsAndDeniesOthers) {
   EXPECT_EQ(planned(of, 20), "b int8 bf16 error, c int8 bf16 error");
   // 16 bits of x are still int8.
   PrecisionController wide = controller({0.5, 0.5}, 0);
-  const std::vector<UnitMeasure> by_x{measure(1, 0), measure(1, 0)};
+  const std::vector<ProductMeasure> by_x{measure(1, 0), measure(1, 0)};
   wide.take(10, by_x);
   EXPECT_EQ(moves_of(wide.take(20, by_x)), "a int8 wide error, b int8 wide error");
 }
 
 TEST(PrecisionController, GathersChangesIntoOnePlanInLockSteps) {
   PrecisionController of = controller({0.1, 0.1});
-  const UnitMeasure bad = measure(1, 1);
+  const ProductMeasure bad = measure(1, 1);
   of.take(10, std::vector{bad, kCalm});
   of.take(20, std::vector{bad, kCalm});
   EXPECT_EQ(planned(of, 20), "a int8 bf16 error");
@@ -174,7 +216,7 @@ TEST(PrecisionController, GoesOnFromItsSavedState) {
       };
       of.note_norms(std::vector{draw(0) < 0.1 ? 9.0 : 1.0, 1.0 + draw(1), 1e-3});
       if (of.is_sampled(step)) {
-        std::vector<UnitMeasure> measures;
+        std::vector<ProductMeasure> measures;
         for (std::uint64_t i = 0; i < 3; ++i)
           measures.push_back(measure(0.04 * draw(2 + i), 0.03 * draw(2 + i), 0.025 * draw(5 + i),
                                      draw(8 + i) < 0.1 ? 1 : 0));
@@ -193,6 +235,24 @@ TEST(PrecisionController, GoesOnFromItsSavedState) {
   for (const std::int64_t step : {1, 10, 55, 120, 121, 233, 377, 599}) EXPECT_EQ(run(step), want);
 }
 
+// What names no product is of all products of its unit.
+TEST(PrecisionController, ReadsStatesOfWholeUnits) {
+  PrecisionController unit = controller({0.9});
+  taken(unit, 10, {measure(1, 1, 0)});
+  EXPECT_EQ(taken(unit, 20, {measure(1, 1, 0)}), "a int8 bf16 error");
+  Json saved = unit.to_json();
+  for (Json& of_unit : saved["units"]) of_unit.erase("product");
+  PrecisionController of = three_products();
+  of.restore(saved);
+  EXPECT_THAT(of.wanted(), ElementsAre(kBf16, kBf16, kBf16));
+  for (Json& of_unit : saved["units"]) of_unit["level"] = of_unit["wanted"] = "wide";
+  of.restore(saved);
+  EXPECT_THAT(of.wanted(), ElementsAre(kWide, kInt8, kWide));
+  saved["units"][0]["level"] = "int4";
+  EXPECT_THAT(message_of<InvalidArgument>([&] { of.restore(saved); }),
+              HasSubstr("expected int8, wide, bf16 or fp32, got 'int4'"));
+}
+
 RunConfig adaptive_run(const std::filesystem::path& folder) {
   RunConfig run =
       anabatic::testing::tiny_run(folder, R"("hidden_size": 64, "intermediate_size": 96)");
@@ -207,9 +267,10 @@ RunConfig adaptive_run(const std::filesystem::path& folder) {
 std::vector<std::string> changes_of(const RunConfig& run) {
   std::vector<std::string> lines;
   for (const auto& line : json_lines(std::filesystem::path(run.train.output) / kAdaptiveFile))
-    lines.push_back(fmt::format("{} {} {} {} {}", line["step"].get<std::int64_t>(),
-                                line["unit"].get<std::string>(), line["from"].get<std::string>(),
-                                line["to"].get<std::string>(), line["reason"].get<std::string>()));
+    lines.push_back(fmt::format("{} {} {} {} {} {}", line["step"].get<std::int64_t>(),
+                                line["unit"].get<std::string>(), line["product"].get<std::string>(),
+                                line["from"].get<std::string>(), line["to"].get<std::string>(),
+                                line["reason"].get<std::string>()));
   return lines;
 }
 
@@ -230,50 +291,78 @@ void set_element(Trainer& trainer, const std::string& name, std::int64_t i, floa
 
 constexpr const char* kUnit = "layers.0.attention.q";
 
-// Channel 3 of q's input is 0, so its weights may have any size: results do not change, but a large
-// one takes the bits of all others in its tile.
-struct Planted {
-  static void plant(Trainer& trainer, float value) {
-    set_element(trainer, std::string(kUnit) + ".weight", 3, value);
-  }
-  static void silence(Trainer& trainer) {
-    set_element(trainer, "layers.0.attention_norm.weight", 3, 0);
-  }
-};
+// A weight of q that no result depends on, so it may have any size. But a large one takes the bits
+// of all others in its tile.
+void plant(Trainer& trainer, float value) {
+  set_element(trainer, std::string(kUnit) + ".weight", 3, value);
+}
+// Channel 3 of q's input is 0: the forward is off by what the tile lost. In the input gradient
+// the large element itself is most of the result.
+void silence_input(Trainer& trainer) {
+  set_element(trainer, "layers.0.attention_norm.weight", 3, 0);
+}
+// Channel 0 of q and the one that it turns with meet keys of 0. So their gradients are 0: the
+// input gradient is off by what the tile lost. In the forward the large element is most of it. The
+// large queries make large gradients of these keys, which take the bits of others in their blocks.
+void silence_gradient(Trainer& trainer, std::int64_t width, std::int64_t head_dim) {
+  for (const std::int64_t row : {std::int64_t{0}, head_dim / 2})
+    for (std::int64_t i = 0; i < width; ++i)
+      set_element(trainer, "layers.0.attention.k.weight", row * width + i, 0);
+}
 
-TEST(AdaptiveTraining, RaisesAUnitWithAnOutlierAndLowersItAfterwards) {
+// The outlier is answered by these products of layer 0 and forgotten, and all others stay as they
+// are.
+void expect_raised_and_lowered(void (*silence)(Trainer&), std::vector<std::string> products) {
   const TemporaryDirectory folder;
   RunConfig run = adaptive_run(folder.path());
   run.optimizer.learning_rate = 1e-12;  // weights stay
   Trainer trainer(run);
-  Planted::silence(trainer);
+  silence(trainer);
   const auto step_to = [&](std::int64_t last) {
     std::optional<StepMetrics> metrics;
     do metrics = trainer.step();
     while (metrics->step < last);
     return *metrics;
   };
-  const auto bf16_units = [&] {
+  const auto raised = [&] {
     std::vector<std::string> names;
-    for (const auto& [name, level] : trainer.session().run().precision.levels)
-      names.push_back(name + " " + level);
+    for (const spec::RaisedProduct& of : trainer.session().run().precision.raised)
+      names.push_back(fmt::format("{} {} {}", of.weight, passes::to_string(of.role),
+                                  of.precision == spec::Precision::kBf16 ? "bf16" : "fp32"));
     return names;
   };
   step_to(4);
   EXPECT_THAT(changes_of(run), ElementsAre());
-  Planted::plant(trainer, 1000);
+  plant(trainer, 1000);
   step_to(8);  // two samples later
-  EXPECT_THAT(changes_of(run), ElementsAre("8 layers.0.attention.q int8 bf16 error"));
-  EXPECT_THAT(bf16_units(), ElementsAre("layers.0.attention.q bf16"));
-  const auto lines = json_lines(std::filesystem::path(run.train.output) / kAdaptiveFile);
-  EXPECT_GT(lines[0]["error"].get<double>(), 0.9);  // nothing else of the tile is left
+  std::vector<std::string> in_bf16, changes;
+  for (const std::string& product : products) {
+    in_bf16.push_back(fmt::format("layers.0.{} bf16", product));
+    changes.push_back(fmt::format("8 layers.0.{} int8 bf16 error", product));
+  }
+  EXPECT_EQ(changes_of(run), changes);
+  EXPECT_EQ(raised(), in_bf16);
+  for (const auto& line : json_lines(std::filesystem::path(run.train.output) / kAdaptiveFile))
+    if (line["unit"] == kUnit) {
+      EXPECT_GT(line["error"].get<double>(), 0.9);  // nothing else of the tile is left
+    }
   step_to(14);
-  EXPECT_EQ(changes_of(run).size(), 1u);  // within the budget, and the others as they were
-  Planted::plant(trainer, 0.1f);
+  EXPECT_EQ(changes_of(run), changes);  // within the budget
+  plant(trainer, 0.1f);
   step_to(24);
-  EXPECT_THAT(changes_of(run), ElementsAre("8 layers.0.attention.q int8 bf16 error",
-                                           "22 layers.0.attention.q bf16 int8 calm"));
-  EXPECT_THAT(bf16_units(), ElementsAre());
+  for (const std::string& product : products)
+    changes.push_back(fmt::format("22 layers.0.{} bf16 int8 calm", product));
+  EXPECT_EQ(changes_of(run), changes);
+  EXPECT_THAT(raised(), ElementsAre());
+}
+
+TEST(AdaptiveTraining, RaisesAForwardWithAnOutlierAndLowersItAfterwards) {
+  expect_raised_and_lowered(silence_input, {"attention.q forward"});
+}
+
+TEST(AdaptiveTraining, RaisesAnInputGradientWithAnOutlierAndLowersItAfterwards) {
+  expect_raised_and_lowered([](Trainer& trainer) { silence_gradient(trainer, 64, 16); },
+                            {"attention.k input gradient", "attention.q input gradient"});
 }
 
 // A budget that int8 exceeds in some units: there are changes with and without a plan.
@@ -285,12 +374,24 @@ RunConfig changing_run(const std::filesystem::path& folder) {
   return run;
 }
 
+// Units of which some products went above int8, and not all.
+std::int64_t num_mixed(const std::vector<std::string>& changes) {
+  std::map<std::string, std::int64_t> raised;
+  for (const std::string& change : changes) {
+    const std::string unit = change.substr(change.find(' ') + 1);
+    if (change.find(" bf16 error") != std::string::npos && unit.find("head") == std::string::npos)
+      ++raised[unit.substr(0, unit.find(' '))];
+  }
+  return std::ranges::count_if(raised, [](const auto& of) { return of.second < 3; });
+}
+
 TEST(AdaptiveTraining, HasEqualBitsHoweverItIsPlanned) {
   const TemporaryDirectory folder;
   const RunConfig base = changing_run(folder.path());
   const std::string want = trained_bytes(base);
   const std::vector<std::string> changes = changes_of(base);
   EXPECT_THAT(changes, Contains(HasSubstr("int8 bf16 error")));
+  EXPECT_GT(num_mixed(changes), 0);
   int number = 0;
   for (const anabatic::testing::PlanChange& change : anabatic::testing::plan_changes()) {
     RunConfig run = base;
@@ -360,7 +461,7 @@ TEST(AdaptiveTraining, LeavesCriticalAndKeptUnitsAlone) {
   Trainer trainer(run);
   trainer.train();
   const std::vector<std::string> changes = changes_of(run);
-  EXPECT_THAT(changes, Contains(HasSubstr("attention.q int8")));
+  EXPECT_THAT(changes, Contains(HasSubstr("attention.q forward int8")));
   EXPECT_THAT(changes, Not(Contains(HasSubstr("experts"))));
   EXPECT_THAT(changes, Not(Contains(HasSubstr("attention.o"))));
 }
@@ -410,21 +511,31 @@ struct WholeErrors {
   }
 };
 
-// Samples by the definition, next to all elements that the program computed.
-TEST(AdaptiveTraining, SamplesTheErrorsThatTheKernelsHave) {
+// Samples by the definition, next to all elements that the program computed, whose products of one
+// unit have these levels. `formats`: what the start of a run says of the unit.
+void expect_sampled_errors(const std::array<PrecisionLevel, 3>& levels,
+                           const std::vector<std::string>& formats) {
   const TemporaryDirectory folder;
   RunConfig run = adaptive_run(folder.path());
+  const std::string name = "layers.1.attention.o";
+  for (std::size_t i = 0; i < levels.size(); ++i)
+    if (levels[i] != kInt8)
+      run.precision.raised.push_back(
+          {name, kProductRoles[i],
+           levels[i] == kFp32 ? spec::Precision::kFp32 : spec::Precision::kBf16});
   ModelSession session(run, false);
   const std::unique_ptr<BoundProgram> program = bind_training(session);
   session.load_parameters();
   session.refresh_derived();
+  const std::string said = product_formats_to_string(run, program->compiled.graph);
+  for (const std::string& format : formats)
+    EXPECT_THAT(said, ::testing::ContainsRegex("products in " + format));
   const ProductCalls calls(program->compiled);
   const auto unit = static_cast<std::size_t>(
-      std::ranges::find(calls.units(), "layers.1.attention.o", &ProductUnit::name) -
-      calls.units().begin());
+      std::ranges::find(calls.units(), name, &ProductUnit::name) - calls.units().begin());
   ASSERT_LT(unit, calls.units().size());
   SampledErrors sampled(*program, calls, session.store(), session.team(), 64, 1);
-  WholeErrors whole{calls, session.store().find(intern("layers.1.attention.o.weight")), unit};
+  WholeErrors whole{calls, session.store().find(intern(name + ".weight")), unit};
   program->executor->observe({.on_call = WholeErrors::on_call, .context = &whole});
   sampled.begin(1);
   const io::StepBatch batch = random_step(session.run(), session.config(), 1);
@@ -435,14 +546,40 @@ TEST(AdaptiveTraining, SamplesTheErrorsThatTheKernelsHave) {
   for (const auto& [role, want] : whole.errors) {
     const auto got = sampled.errors(unit, role);
     ASSERT_TRUE(got.has_value());
-    const double int8 = (*got)[0];
+    const auto [int8, wide, bf16, fp32] = *got;
+    const bool rounds = role != spec::ProductRole::kWeightGradient;  // results to bf16
+    const PrecisionLevel level = levels[static_cast<std::size_t>(role)];
+    EXPECT_EQ(calls.units()[unit].product(role).is_int8, level == kInt8);
+    EXPECT_LE(wide, int8);
+    EXPECT_LT(bf16, int8);
+    EXPECT_LE(fp32, bf16);
+    EXPECT_EQ(fp32 > 0, rounds);
     EXPECT_GT(want, 0);
-    EXPECT_LT(int8, 2 * want) << static_cast<int>(role);
-    EXPECT_LT(want, 2 * int8) << static_cast<int>(role);
-    EXPECT_LE((*got)[1], int8);
-    EXPECT_LT((*got)[2], int8);
-    EXPECT_EQ((*got)[3], 0);
+    if (level == kFp32 || !rounds) {  // the call itself does not round its result
+      EXPECT_LT(want, level == kInt8 ? 2 * int8 : int8 / 100) << static_cast<int>(role);
+      EXPECT_LT(level == kInt8 ? int8 : 0, 2 * want) << static_cast<int>(role);
+    } else {
+      EXPECT_LT(level == kInt8 ? int8 : bf16, 2 * want) << static_cast<int>(role);
+      EXPECT_LT(want, 2 * (level == kInt8 ? int8 : bf16)) << static_cast<int>(role);
+    }
   }
+}
+
+TEST(AdaptiveTraining, SamplesTheErrorsThatTheKernelsHave) {
+  const auto raised = [](const std::string& format, const std::string& products) {
+    return fmt::format(
+        "{}:.*layers.1.attention.o .{}: its error was above precision.adaptive.error", format,
+        products);
+  };
+  expect_sampled_errors({kInt8, kInt8, kInt8}, {"int8:.*layers.N.attention.o,"});
+  expect_sampled_errors({kBf16, kInt8, kInt8}, {raised("bf16", "forward")});
+  expect_sampled_errors({kInt8, kBf16, kFp32},
+                        {raised("bf16", "input gradient"), raised("fp32", "weight gradient")});
+  expect_sampled_errors({kFp32, kInt8, kBf16},
+                        {raised("fp32", "forward"), raised("bf16", "weight gradient")});
+  expect_sampled_errors({kInt8, kFp32, kInt8}, {raised("fp32", "input gradient")});
+  expect_sampled_errors({kFp32, kFp32, kInt8}, {raised("fp32", "forward, input gradient"),
+                                                "int8:.*layers.1.attention.o .weight gradient."});
 }
 
 TEST(AdaptiveTraining, CountsEveryUnitAlikeForAnyThreads) {

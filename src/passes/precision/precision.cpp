@@ -149,11 +149,8 @@ class To16Bits {
   }
 
   DType dtype_of_product(const Node& product) const {
-    const ProductPlace place = place_of(graph_, product);
-    const Unit* kept = unit_of(place, options_.keep);
-    const bool is_wide = raised_precision(place, options_) == spec::Precision::kFp32 ||
-                         (kept != nullptr && kept->second == spec::Precision::kFp32);
-    return is_wide ? DType::kFloat32 : half_;
+    const Unit* kept = unit_of(graph_, product, options_.keep);
+    return kept != nullptr && kept->second == spec::Precision::kFp32 ? DType::kFloat32 : half_;
   }
 
   void rewrite(Node node) {

@@ -51,7 +51,6 @@ Precision usual(Precision policy) {
 std::string reason_of(const ProductPlace& place, const ir::State& parameter, const TensorType& type,
                       Precision precision, Precision policy, const spec::ProductOptions& options) {
   if (precision == usual(policy)) return {};
-  if (raised_precision(place, options)) return int8_refusal_of_units(place, options);
   if (const Unit* keep = unit_of(place, options.keep); keep != nullptr && keep->second == precision)
     return fmt::format("precision.keep has {}", keep->first);
   if (policy == Precision::kInt8) {
@@ -60,6 +59,25 @@ std::string reason_of(const ProductPlace& place, const ir::State& parameter, con
     if (std::string reason = int8_refusal_of_units(place, options); !reason.empty()) return reason;
   }
   return "its result is f32";
+}
+
+// A format for each precision of a weight whose products were raised; false for another weight.
+bool add_raised(const std::string& unit, bool is_head, const spec::ProductOptions& options,
+                std::vector<ProductFormat>& formats) {
+  using enum spec::ProductRole;
+  std::map<Precision, std::vector<std::string_view>> roles;
+  for (const spec::ProductRole role : {kForward, kInputGradient, kWeightGradient})
+    roles[raised_precision(unit, is_head ? kForward : role, options).value_or(Precision::kInt8)]
+        .push_back(to_string(role));
+  const bool is_raised = roles.size() > 1 || !roles.contains(Precision::kInt8);
+  for (const auto& [precision, of_precision] : roles)
+    if (is_raised)
+      formats.push_back(
+          {unit, precision,
+           fmt::format(
+               "{}{}", fmt::join(of_precision, ", "),
+               precision == Precision::kInt8 ? std::string() : fmt::format(": its {}", kRaised))});
+  return is_raised;
 }
 
 std::string_view word(Precision precision) {
@@ -106,10 +124,8 @@ std::vector<ProductFormat> product_formats(const ir::Graph& graph, Precision pol
       const ir::State* parameter = parameter_of(graph, input);
       if (parameter == nullptr || graph.value(input).type.ndim() < 2) continue;
       if (!seen.insert(parameter->name).second) continue;
-      constexpr std::string_view kWeight = ".weight";
-      std::string_view name = text(parameter->name);
-      if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
-      const ProductPlace place{std::string(name), text(node.tag.segment)};
+      const ProductPlace place{unit_name(parameter->name), text(node.tag.segment)};
+      if (add_raised(place.name, is_head, options, formats)) continue;
       const Precision precision = precision_of(node, graph.value(input).type);
       formats.push_back({place.name, precision,
                          reason_of(place, *parameter, graph.value(parameter->before).type,
@@ -120,10 +136,10 @@ std::vector<ProductFormat> product_formats(const ir::Graph& graph, Precision pol
 }
 
 std::string to_string(const std::vector<ProductFormat>& formats) {
-  std::map<std::pair<std::string, std::string>, std::size_t> num_layers;  // by name around N
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> layers;  // by name around N
   for (const ProductFormat& format : formats) {
     const LayerName name = parts_of(format.unit);
-    ++num_layers[{name.before, name.after}];
+    layers[{name.before, name.after}].insert(name.number);
   }
   std::string out;
   for (const Precision precision :
@@ -148,7 +164,7 @@ std::string to_string(const std::vector<ProductFormat>& formats) {
     std::vector<std::string> texts;
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const auto& [name, reason] = groups[i];
-      const bool is_all = numbers[i].size() == num_layers[{name.before, name.after}];
+      const bool is_all = numbers[i].size() == layers[{name.before, name.after}].size();
       const std::string number = name.number.empty() ? ""
                                  : is_all            ? "N"
                                  : numbers[i].size() == 1

@@ -9,14 +9,15 @@
 
 namespace anabatic::passes {
 
-// Forward and input gradient of a weight have one format.
+// That of all products of a weight, or of those in the roles that the reason begins with.
 struct ProductFormat {
   std::string unit;           // the weight's name without ".weight": "layers.3.experts.down"
   spec::Precision precision;  // of its operands; kFp16 where they are stored in f16
   std::string reason;         // why it is not that of the policy; empty where it is
 };
 
-// Each weight once, in the order in which the graph reads them. Weights that are read from disk are
+// In the order in which the graph reads the weights: each once, and one whose products were raised
+// (spec::ProductOptions::raised) once for each format. Weights that are read from disk are
 // not there. Linear in nodes times states.
 std::vector<ProductFormat> product_formats(const ir::Graph& graph, spec::Precision policy,
                                            const spec::ProductOptions& options);

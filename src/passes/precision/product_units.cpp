@@ -60,14 +60,17 @@ const ir::State* weight_of(const ir::Graph& graph, const ir::Node& product) {
   return found->owner != Name{} ? graph.find_state(found->owner) : &*found;
 }
 
-std::string product_name(const ir::Graph& graph, const ir::Node& product) {
+std::string unit_name(Name parameter) {
   constexpr std::string_view kWeight = ".weight";
-  for (const ir::State& state : graph.states) {
-    if (state.before != product.inputs[1]) continue;
-    std::string_view name = text(state.owner != Name{} ? state.owner : state.name);
-    if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
-    return std::string(name);
-  }
+  std::string_view name = text(parameter);
+  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+  return std::string(name);
+}
+
+std::string product_name(const ir::Graph& graph, const ir::Node& product) {
+  for (const ir::State& state : graph.states)
+    if (state.before == product.inputs[1])
+      return unit_name(state.owner != Name{} ? state.owner : state.name);
   return {};
 }
 
@@ -115,16 +118,27 @@ void require_units(const ir::Graph& graph, const spec::ProductOptions& options) 
   }
 }
 
-std::optional<spec::Precision> raised_precision(const ProductPlace& product,
+std::string_view to_string(spec::ProductRole role) {
+  switch (role) {
+    case spec::ProductRole::kForward:
+      return "forward";
+    case spec::ProductRole::kInputGradient:
+      return "input gradient";
+    case spec::ProductRole::kWeightGradient:
+      break;
+  }
+  return "weight gradient";
+}
+
+std::optional<spec::Precision> raised_precision(std::string_view weight, spec::ProductRole role,
                                                 const spec::ProductOptions& options) {
-  for (const auto& [name, precision] : options.raised)
-    if (name == product.name) return precision;
+  for (const spec::RaisedProduct& raised : options.raised)
+    if (raised.weight == weight && raised.role == role) return raised.precision;
   return std::nullopt;
 }
 
 std::string int8_refusal_of_units(const ProductPlace& product,
                                   const spec::ProductOptions& options) {
-  if (raised_precision(product, options)) return "its error was above precision.adaptive.error";
   const Unit* keep = unit_of(product, options.keep);
   if (keep != nullptr && keep->second != spec::Precision::kInt8)
     return fmt::format("precision.keep has {}", keep->first);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "spec/product.h"
 #include "spec/training.h"
 
 namespace anabatic::passes {
@@ -35,8 +36,11 @@ struct ProductPlace {
   std::string_view segment;
 };
 
-// The dotted name of the weight that such a product reads, without ".weight"; empty where it is no
-// state. Linear in states.
+// The dotted name of a parameter without ".weight".
+std::string unit_name(Name parameter);
+
+// The unit_name() of the weight that such a product reads; empty where it is no state. Linear in
+// states.
 std::string product_name(const ir::Graph& graph, const ir::Node& product);
 ProductPlace place_of(const ir::Graph& graph, const ir::Node& product);
 
@@ -54,12 +58,17 @@ const std::string* unit_of(const ProductPlace& product, const std::vector<std::s
 // in int8 although it is critical.
 void require_units(const ir::Graph& graph, const spec::ProductOptions& options);
 
-// The precision that a product was raised to (ProductOptions::raised).
-std::optional<spec::Precision> raised_precision(const ProductPlace& product,
+// "forward", "input gradient" or "weight gradient".
+std::string_view to_string(spec::ProductRole role);
+
+// The precision that products of the weight of this name were raised to in a role
+// (ProductOptions::raised).
+std::optional<spec::Precision> raised_precision(std::string_view weight, spec::ProductRole role,
                                                 const spec::ProductOptions& options);
+inline constexpr std::string_view kRaised = "error was above precision.adaptive.error";
 
 // The key and unit that keep a product out of int8: "precision.keep has attention". Empty where
-// nothing does.
+// nothing does. It knows nothing of raised_precision().
 std::string int8_refusal_of_units(const ProductPlace& product, const spec::ProductOptions& options);
 
 // Why a weight has no int8 products, whatever its units; empty where it may have some.

@@ -2,6 +2,8 @@
 #include "passes/precision/quantize_products.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <string>
 
 #include "ir/op_schema.h"
@@ -17,7 +19,10 @@ using ir::State;
 using ir::StateRole;
 using ir::ValueId;
 
+using enum spec::ProductRole;
+
 constexpr std::size_t kWeight = 1;
+constexpr std::array kRoles{kForward, kInputGradient, kWeightGradient};
 
 class ProductQuantizer {
  public:
@@ -30,44 +35,52 @@ class ProductQuantizer {
     for (const State& state : graph_.states)
       if (state.role == StateRole::kParameter) parameters.push_back(state.name);
     for (const Name parameter : parameters) {
+      const std::string unit = unit_name(parameter);
       const State* copy = graph_.find_state(StateRole::kCopy, parameter);
-      if (copy == nullptr) continue;
-      const std::vector<Node*> products = products_of(copy->before);
+      if (copy == nullptr && !is_raised(unit)) continue;
+      const std::vector<Node*> products = products_of(parameter, copy);
       if (products.empty()) {
-        changed |= quantize_heads(parameter, copy->before);
+        if (copy != nullptr) changed |= quantize_heads(parameter, copy->before);
         continue;
       }
       const std::string refusal = refusal_of(parameter, products);
-      explain(*products[0], refusal,
-              "; the parameter stays f32 in rows, and its update is followed by packings");
-      if (!refusal.empty()) continue;
-      quantize(parameter, products);
-      changed = true;
+      if (refusal.empty()) changed |= quantize(parameter, unit, products);
+      explain(unit, refusal, what_of(parameter, unit));
     }
     return changed;
   }
 
  private:
-  // Forward and input gradient.
-  std::vector<Node*> products_of(ValueId weight) {
+  std::optional<spec::Precision> raised(std::string_view unit, spec::ProductRole role) const {
+    return raised_precision(unit, role, options_.products);
+  }
+  bool is_raised(std::string_view unit) const {
+    return std::ranges::any_of(
+        kRoles, [&](spec::ProductRole role) { return raised(unit, role).has_value(); });
+  }
+
+  // Forward and input gradient. Those that are raised to f32 read the parameter itself.
+  std::vector<Node*> products_of(Name parameter, const State* copy) {
+    const ValueId whole = graph_.find_state(parameter)->before;
     std::vector<Node*> products;
     for (Node& node : graph_.nodes) {
       const spec::ProductForm* form = ir::product_form(node);
-      if (form != nullptr && form->is_plain() && form->role != spec::ProductRole::kWeightGradient &&
-          node.inputs[kWeight] == weight)
+      if (form != nullptr && form->is_plain() && form->role != kWeightGradient &&
+          (node.inputs[kWeight] == whole ||
+           (copy != nullptr && node.inputs[kWeight] == copy->before)))
         products.push_back(&node);
     }
     return products;
   }
 
-  // Why products of this weight stay bf16; empty where they do not.
+  // Why products of this weight stay bf16; empty where they do not, but for those that are raised.
   std::string refusal_of(Name parameter, const std::vector<Node*>& products) const {
     const State& state = *graph_.find_state(parameter);
     if (std::string refusal = int8_refusal_of_weight(state, graph_.value(state.before).type);
         !refusal.empty())
       return refusal;
     for (const Node* node : products) {
-      if (!is_plain_product(*node)) continue;
+      if (!is_plain_product(*node) || raised(unit_name(parameter), kForward)) continue;
       if (graph_.value(node->outputs[0]).type.dtype != DType::kBFloat16) return "its result is f32";
       if (std::string refusal = refusal_of_unit(*node); !refusal.empty()) return refusal;
     }
@@ -85,16 +98,31 @@ class ProductQuantizer {
     if (std::string refusal = int8_refusal_of_weight(state, graph_.value(state.before).type);
         !refusal.empty())
       return refusal;
+    if (raised(unit_name(parameter), kForward)) return fmt::format("its {}", kRaised);
     return refusal_of_unit(node);
   }
 
-  void explain(const Node& product, const std::string& refusal, std::string_view what = "") const {
+  void explain(std::string_view unit, const std::string& refusal, const std::string& what) const {
     if (options_.explanation == nullptr) return;
-    const std::string unit = product_name(graph_, product);
     options_.explanation->push_back(refusal.empty()
                                         ? fmt::format("{}: int8 products, fallback {}{}", unit,
                                                       options_.products.fallback, what)
                                         : fmt::format("{}: bf16 products: {}", unit, refusal));
+  }
+
+  // What else there is to say of a weight with int8 products.
+  std::string what_of(Name parameter, std::string_view unit) const {
+    std::string what;
+    for (const spec::ProductRole role : kRoles)
+      if (const auto precision = raised(unit, role))
+        what += fmt::format("; {} in {}: its {}", to_string(role),
+                            *precision == spec::Precision::kFp32 ? "fp32" : "bf16", kRaised);
+    const auto is_packing = [&](const State& state) {
+      return state.owner == parameter && is_int8_panels(graph_.value(state.before).type);
+    };
+    if (std::ranges::any_of(graph_.states, is_packing))
+      what += "; the parameter stays f32 in rows, and its update is followed by packings";
+    return what;
   }
 
   // Heads with their loss, which quantise the bf16 copy themselves.
@@ -103,23 +131,27 @@ class ProductQuantizer {
     for (Node& node : graph_.nodes) {
       if (!node.op->name.starts_with("head_") || node.inputs[kWeight] != weight) continue;
       const std::string refusal = refusal_of_head(parameter, node);
-      explain(node, refusal);
+      explain(unit_name(parameter), refusal, "");
       if (!refusal.empty()) continue;
       changed |= node.attributes.emplace("fallback", options_.products.fallback).second;
     }
     return changed;
   }
 
-  void quantize(Name parameter, const std::vector<Node*>& products) {
-    const ValueId copy = graph_.find_state(StateRole::kCopy, parameter)->before;
+  bool quantize(Name parameter, std::string_view unit, const std::vector<Node*>& products) {
+    bool changed = false;
     for (Node* node : products) {
       const bool is_forward = is_plain_product(*node);
+      if (raised(unit, ir::product_form(*node)->role)) continue;
       node->inputs[kWeight] = packing(parameter, !is_forward);
       if (is_forward) node->attributes["fallback"] = options_.products.fallback;
+      changed = true;
     }
-    mark_weight_gradients(parameter);
-    if (!is_read(copy))
-      std::erase_if(graph_.states, [&](const State& state) { return state.before == copy; });
+    if (!raised(unit, kWeightGradient)) changed |= mark_weight_gradients(parameter);
+    if (const State* copy = graph_.find_state(StateRole::kCopy, parameter);
+        copy != nullptr && !is_read(copy->before))
+      graph_.states.erase(graph_.states.begin() + (copy - graph_.states.data()));
+    return changed;
   }
 
   ValueId packing(Name parameter, bool transposed) {
@@ -131,18 +163,20 @@ class ProductQuantizer {
     return builder_.state_of(parameter, role, type);
   }
 
-  void mark_weight_gradients(Name parameter) {
+  bool mark_weight_gradients(Name parameter) {
     const State* gradient = graph_.find_state(StateRole::kGradient, parameter);
-    if (gradient == nullptr) return;
+    if (gradient == nullptr) return false;
+    bool changed = false;
     const Node& sum = graph_.node(graph_.value(gradient->after).producer);
     for (std::size_t i = 1; i < sum.inputs.size(); ++i) {
       Node& node = graph_.node(graph_.value(sum.inputs[i]).producer);
       const spec::ProductForm* form = ir::product_form(node);
-      if (form == nullptr || form->role != spec::ProductRole::kWeightGradient) continue;
+      if (form == nullptr || form->role != kWeightGradient) continue;
       const TensorType& x = graph_.value(node.inputs[0]).type;
       if (x.dtype == DType::kBFloat16 && x.dim(0) >= kLeastInt8Depth)
-        node.attributes["fallback"] = options_.products.fallback;
+        changed |= node.attributes.emplace("fallback", options_.products.fallback).second;
     }
+    return changed;
   }
 
   bool is_read(ValueId value) const {

@@ -45,7 +45,8 @@ class WeightStreamer {
     const auto held = options_.held_states->find(text(state.name));
     const TensorType& type = graph_.value(state.before).type;
     return held == options_.held_states->end() || held->second.role != state.role ||
-           held->second.layout != type.layout || held->second.blocks != type.blocks;
+           held->second.layout != type.layout || held->second.blocks != type.blocks ||
+           held->second.dtype != type.dtype;
   }
 
   // The value in place of this one, for a reader with that tag.

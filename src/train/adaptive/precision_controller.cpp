@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
-#include "base/json_node.h"
 
 namespace anabatic::train {
 namespace {
@@ -21,7 +20,6 @@ constexpr std::array<const char*, kNumLevels> kWords{"int8", "wide", "bf16", "fp
 
 std::size_t index(Level level) { return static_cast<std::size_t>(level); }
 Level level_at(std::size_t i) { return static_cast<Level>(i); }
-Level next(Level level) { return level_at(std::min(index(level) + 1, kNumLevels - 1)); }
 
 // Whether the program has both: what a block falls back by is a value that kernels read.
 bool needs_plan(Level from, Level to) { return std::max(from, to) > Level::kWide; }
@@ -44,24 +42,28 @@ Level level_from_string(const std::string& word) {
 }
 
 OrderedJson to_json(const LevelChange& change) {
-  OrderedJson json{
-      {"step", change.step},        {"unit", change.unit},     {"from", to_string(change.from)},
-      {"to", to_string(change.to)}, {"reason", change.reason}, {"error", change.error}};
-  if (!change.product.empty()) json["product"] = change.product;
-  json["fallback"] = change.fallback;
-  json["norm_ratio"] = change.norm_ratio;
+  OrderedJson json{{"step", change.step},
+                   {"unit", change.unit},
+                   {"product", change.product},
+                   {"from", to_string(change.from)},
+                   {"to", to_string(change.to)},
+                   {"reason", change.reason},
+                   {"error", change.error},
+                   {"fallback", change.fallback},
+                   {"norm_ratio", change.norm_ratio}};
   if (!change.denied.empty()) json["denied"] = change.denied;
   return json;
 }
 
-PrecisionController::PrecisionController(AdaptiveOptions options, std::vector<AdaptiveUnit> units)
-    : options_(options), units_(std::move(units)), states_(units_.size()) {
-  for (std::size_t i = 0; i < units_.size(); ++i)
-    states_[i].level = states_[i].wanted = units_[i].lowest;
+PrecisionController::PrecisionController(AdaptiveOptions options,
+                                         std::vector<AdaptiveProduct> products)
+    : options_(options), products_(std::move(products)), states_(products_.size()) {
+  for (std::size_t i = 0; i < products_.size(); ++i)
+    states_[i].level = states_[i].wanted = products_[i].lowest;
 }
 
 void PrecisionController::note_norms(std::span<const double> norms) {
-  ANABATIC_CHECK(norms.size() == states_.size(), "[adaptive] {} norms of {} units", norms.size(),
+  ANABATIC_CHECK(norms.size() == states_.size(), "[adaptive] {} norms of {} products", norms.size(),
                  states_.size());
   for (std::size_t i = 0; i < norms.size(); ++i) {
     State& state = states_[i];
@@ -73,7 +75,7 @@ void PrecisionController::note_norms(std::span<const double> norms) {
   }
 }
 
-void PrecisionController::note_sample(std::int64_t step, const UnitMeasure& measure,
+void PrecisionController::note_sample(std::int64_t step, const ProductMeasure& measure,
                                       State& state) const {
   const bool is_over = !(measure.errors[index(state.level)] <= options_.error);
   state.over_in_row = is_over ? state.over_in_row + 1 : 0;
@@ -84,15 +86,24 @@ void PrecisionController::note_sample(std::int64_t step, const UnitMeasure& meas
       state.against[l] = step;
 }
 
-LevelChange PrecisionController::wish(std::int64_t step, std::size_t unit,
-                                      const UnitMeasure& measure) const {
-  const State& state = states_[unit];
+bool PrecisionController::has_level(std::size_t product, std::size_t level) const {
+  return products_[product].reads_x || level_at(level) != Level::kWide;
+}
+
+Level PrecisionController::next(std::size_t product, Level level) const {
+  std::size_t l = std::min(index(level) + 1, kNumLevels - 1);
+  return level_at(has_level(product, l) ? l : l + 1);
+}
+
+LevelChange PrecisionController::wish(std::int64_t step, std::size_t product,
+                                      const ProductMeasure& measure) const {
+  const State& state = states_[product];
   LevelChange change{.step = step,
-                     .unit = units_[unit].name,
+                     .unit = products_[product].unit,
+                     .product = products_[product].product,
                      .from = state.level,
                      .to = state.level,
                      .reason = {},
-                     .product = measure.product,
                      .error = measure.errors[index(state.level)],
                      .fallback = measure.fallback,
                      .norm_ratio = state.norm_ratio};
@@ -102,33 +113,35 @@ LevelChange PrecisionController::wish(std::int64_t step, std::size_t unit,
     return change;
   };
   if (state.over_in_row >= 2) {
-    std::size_t l = std::min(index(state.level) + 1, kNumLevels - 1);
-    while (l + 1 < kNumLevels && !(measure.errors[l] <= options_.error)) ++l;
-    return to(level_at(l), "error");
+    Level level = next(product, state.level);
+    while (level < Level::kFp32 && !(measure.errors[index(level)] <= options_.error))
+      level = next(product, level);
+    return to(level, "error");
   }
   if (state.level == Level::kInt8 && measure.fallback > kMostFallback)
     return to(Level::kWide, "fallback");
-  if (state.norm_ratio > kMostNormRatio) return to(next(state.level), "gradient norm");
-  for (std::size_t l = index(units_[unit].lowest); l < index(state.level); ++l)
-    if (step - state.against[l] >= options_.lock) return to(level_at(l), "calm");
+  if (state.norm_ratio > kMostNormRatio) return to(next(product, state.level), "gradient norm");
+  for (std::size_t l = index(products_[product].lowest); l < index(state.level); ++l)
+    if (has_level(product, l) && step - state.against[l] >= options_.lock)
+      return to(level_at(l), "calm");
   return change;
 }
 
-bool PrecisionController::is_high(std::size_t unit, Level level) const {
-  return level > std::max(units_[unit].lowest, Level::kWide);
+bool PrecisionController::is_high(std::size_t product, Level level) const {
+  return level > std::max(products_[product].lowest, Level::kWide);
 }
 
-double PrecisionController::high_share_with(std::size_t unit, Level level) const {
+double PrecisionController::high_share_with(std::size_t product, Level level) const {
   double share = 0;
-  for (std::size_t i = 0; i < units_.size(); ++i)
-    if (is_high(i, i == unit ? level : std::max(states_[i].level, states_[i].wanted)))
-      share += units_[i].share;
+  for (std::size_t i = 0; i < products_.size(); ++i)
+    if (is_high(i, i == product ? level : std::max(states_[i].level, states_[i].wanted)))
+      share += products_[i].share;
   return share;
 }
 
-void PrecisionController::move(std::int64_t step, std::size_t unit, LevelChange change,
+void PrecisionController::move(std::int64_t step, std::size_t product, LevelChange change,
                                std::vector<LevelChange>& done) {
-  State& state = states_[unit];
+  State& state = states_[product];
   state.locked_until = step + options_.lock;
   state.over_in_row = 0;
   if (change.denied.empty()) {
@@ -143,12 +156,12 @@ void PrecisionController::move(std::int64_t step, std::size_t unit, LevelChange 
 }
 
 std::vector<LevelChange> PrecisionController::take(std::int64_t step,
-                                                   std::span<const UnitMeasure> measures) {
-  ANABATIC_CHECK(measures.size() == units_.size(), "[adaptive] {} measures of {} units",
-                 measures.size(), units_.size());
+                                                   std::span<const ProductMeasure> measures) {
+  ANABATIC_CHECK(measures.size() == products_.size(), "[adaptive] {} measures of {} products",
+                 measures.size(), products_.size());
   std::vector<std::size_t> lowered, raised;
-  std::vector<LevelChange> wishes(units_.size());
-  for (std::size_t i = 0; i < units_.size(); ++i) {
+  std::vector<LevelChange> wishes(products_.size());
+  for (std::size_t i = 0; i < products_.size(); ++i) {
     State& state = states_[i];
     note_sample(step, measures[i], state);
     if (step >= state.locked_until && state.level == state.wanted) {
@@ -203,16 +216,15 @@ std::vector<LevelChange> PrecisionController::take_plan(std::int64_t step,
 
 Json PrecisionController::to_json() const {
   Json units = Json::array();
-  for (std::size_t i = 0; i < units_.size(); ++i) {
+  for (std::size_t i = 0; i < products_.size(); ++i) {
     const State& s = states_[i];
-    Json unit{{"name", units_[i].name},        {"level", to_string(s.level)},
-              {"wanted", to_string(s.wanted)}, {"locked_until", s.locked_until},
-              {"over_in_row", s.over_in_row},  {"against", s.against},
-              {"mean_norm", s.mean_norm},      {"norm_ratio", s.norm_ratio},
-              {"num_norms", s.num_norms}};
+    Json unit{{"name", products_[i].unit},      {"product", products_[i].product},
+              {"level", to_string(s.level)},    {"wanted", to_string(s.wanted)},
+              {"locked_until", s.locked_until}, {"over_in_row", s.over_in_row},
+              {"against", s.against},           {"mean_norm", s.mean_norm},
+              {"norm_ratio", s.norm_ratio},     {"num_norms", s.num_norms}};
     if (s.level != s.wanted)
       unit["change"] = {{"reason", s.change.reason},
-                        {"product", s.change.product},
                         {"error", saved_error(s.change.error)},
                         {"fallback", s.change.fallback},
                         {"norm_ratio", s.change.norm_ratio}};
@@ -221,41 +233,51 @@ Json PrecisionController::to_json() const {
   return {{"plan_step", plan_step_}, {"units", std::move(units)}};
 }
 
+PrecisionController::State PrecisionController::restored(const JsonNode& saved,
+                                                         std::size_t product) const {
+  const double most = std::numeric_limits<double>::max();
+  const auto level_of = [&](std::string_view key) {
+    const Level level = level_from_string(saved.at(key).as_string());
+    return has_level(product, index(level)) ? level : Level::kInt8;
+  };
+  State s;
+  s.level = level_of("level");
+  s.wanted = level_of("wanted");
+  s.locked_until = saved.at("locked_until").as_integer(0);
+  s.over_in_row = saved.at("over_in_row").as_integer(0);
+  s.mean_norm = saved.at("mean_norm").as_number(0, most);
+  s.norm_ratio = saved.at("norm_ratio").as_number(0, most);
+  s.num_norms = saved.at("num_norms").as_integer(0);
+  const std::vector<JsonNode> against = saved.at("against").items();
+  ANABATIC_REQUIRE(against.size() == kNumLevels, "adaptive.units: expected {} steps, got {}",
+                   kNumLevels, against.size());
+  for (std::size_t l = 0; l < kNumLevels; ++l) s.against[l] = against[l].as_integer(0);
+  if (s.level == s.wanted) return s;
+  const JsonNode change = saved.at("change");
+  s.change = {.step = 0,
+              .unit = products_[product].unit,
+              .product = products_[product].product,
+              .from = s.level,
+              .to = s.wanted,
+              .reason = change.at("reason").as_string(),
+              .error = read_error(change.at("error")),
+              .fallback = change.at("fallback").as_number(0, most),
+              .norm_ratio = change.at("norm_ratio").as_number(0, most)};
+  return s;
+}
+
 void PrecisionController::restore(const Json& json) {
   const JsonNode node(json, "adaptive");
   plan_step_ = node.at("plan_step").as_integer(0);
-  std::map<std::string, std::size_t> numbers;
-  for (std::size_t i = 0; i < units_.size(); ++i) numbers[units_[i].name] = i;
-  const double most = std::numeric_limits<double>::max();
   for (const JsonNode& saved : node.at("units").items()) {
-    const auto found = numbers.find(saved.at("name").as_string());
-    if (found == numbers.end()) continue;
-    State s;
-    s.level = level_from_string(saved.at("level").as_string());
-    s.wanted = level_from_string(saved.at("wanted").as_string());
-    if (std::min(s.level, s.wanted) < units_[found->second].lowest) continue;
-    s.locked_until = saved.at("locked_until").as_integer(0);
-    s.over_in_row = saved.at("over_in_row").as_integer(0);
-    s.mean_norm = saved.at("mean_norm").as_number(0, most);
-    s.norm_ratio = saved.at("norm_ratio").as_number(0, most);
-    s.num_norms = saved.at("num_norms").as_integer(0);
-    const std::vector<JsonNode> against = saved.at("against").items();
-    ANABATIC_REQUIRE(against.size() == kNumLevels, "adaptive.units: expected {} steps, got {}",
-                     kNumLevels, against.size());
-    for (std::size_t l = 0; l < kNumLevels; ++l) s.against[l] = against[l].as_integer(0);
-    if (s.level != s.wanted) {
-      const JsonNode change = saved.at("change");
-      s.change = {.step = 0,
-                  .unit = units_[found->second].name,
-                  .from = s.level,
-                  .to = s.wanted,
-                  .reason = change.at("reason").as_string(),
-                  .product = change.at("product").as_string(),
-                  .error = read_error(change.at("error")),
-                  .fallback = change.at("fallback").as_number(0, most),
-                  .norm_ratio = change.at("norm_ratio").as_number(0, most)};
+    const std::string name = saved.at("name").as_string();
+    const std::optional<JsonNode> product = saved.find("product");
+    for (std::size_t i = 0; i < products_.size(); ++i) {
+      if (products_[i].unit != name || (product && product->as_string() != products_[i].product))
+        continue;
+      State state = restored(saved, i);
+      if (std::min(state.level, state.wanted) >= products_[i].lowest) states_[i] = std::move(state);
     }
-    states_[found->second] = std::move(s);
   }
 }
 

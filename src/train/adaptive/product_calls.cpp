@@ -5,6 +5,7 @@
 #include <map>
 
 #include "ir/op_schema.h"
+#include "passes/precision/product_units.h"
 #include "tensor/panels.h"
 
 namespace anabatic::train {
@@ -54,11 +55,12 @@ class Owners {
   std::map<ValueId, Name> weights_, gradients_;
 };
 
-std::string unit_name(Name parameter) {
-  constexpr std::string_view kWeight = ".weight";
-  std::string_view name = text(parameter);
-  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
-  return std::string(name);
+// What a value was before products widened it for themselves.
+ValueId uncast(const Graph& graph, ValueId value) {
+  for (ir::NodeId id;
+       (id = graph.value(value).producer) != ir::kNoNode && graph.node(id).op->name == "cast";)
+    value = graph.node(id).inputs[0];
+  return value;
 }
 
 // Where the rows are that a weight at `input` multiplies: a gradient of several weights has each
@@ -102,21 +104,27 @@ ProductCalls::ProductCalls(const lower::Compiled& compiled) {
         if (call.role == ProductRole::kForward) {
           const auto [found, is_new] = numbers.try_emplace(parameter, units_.size());
           const std::size_t group =
-              groups.try_emplace({node.inputs[0], call.is_grouped}, found->second).first->second;
+              groups.try_emplace({uncast(graph, node.inputs[0]), call.is_grouped}, found->second)
+                  .first->second;
           if (is_new)
-            units_.push_back({.name = unit_name(parameter),
+            units_.push_back({.name = passes::unit_name(parameter),
                               .parameter = parameter,
                               .rows = graph.value(node.outputs[0]).type.ndim() == 2
                                           ? graph.value(node.outputs[0]).type.dim(0)
                                           : graph.value(node.inputs[0]).type.dim(0),
                               .elements_a_row = type.dim(-1) * type.dim(-2),
-                              .is_int8 = call.is_int8,
-                              .group = group});
+                              .group = group,
+                              .is_head = is_head});
         }
         const auto found = numbers.find(parameter);
         if (found != numbers.end())
           call.operands.push_back({found->second, n, is_head ? 0 : rows_of(*form, n)});
       }
+    }
+    for (const ProductOperand& operand : call.operands) {
+      ProductUnit::Product& product = units_[operand.unit].product(call.role);
+      product.is_there = true;
+      product.is_int8 |= call.is_int8;
     }
     if (!call.operands.empty()) calls_.push_back(std::move(call));
   }

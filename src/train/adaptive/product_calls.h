@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which calls of a training program are products of which weights.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,14 +11,27 @@
 
 namespace anabatic::train {
 
+inline constexpr std::array kProductRoles{spec::ProductRole::kForward,
+                                          spec::ProductRole::kInputGradient,
+                                          spec::ProductRole::kWeightGradient};
+
 // A weight with its products, by which precision is chosen, counted and printed.
 struct ProductUnit {
   std::string name;                 // the weight's, without ".weight": "layers.3.experts.down"
   Name parameter{};                 // the state
   std::int64_t rows = 0;            // of its forward: tokens, or tokens times the experts of each
   std::int64_t elements_a_row = 0;  // that multiply a row: of one expert's matrix
-  bool is_int8 = false;             // its forward
   std::size_t group = 0;            // the first unit whose forward multiplies the same x
+  bool is_head = false;             // with its loss: one call computes all products, as kForward
+  struct Product {
+    bool is_there = false, is_int8 = false;
+  };
+  std::array<Product, kProductRoles.size()> products{};  // by role
+
+  Product& product(spec::ProductRole role) { return products[static_cast<std::size_t>(role)]; }
+  const Product& product(spec::ProductRole role) const {
+    return products[static_cast<std::size_t>(role)];
+  }
 };
 
 struct ProductOperand {

@@ -4,7 +4,6 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,8 +25,8 @@ class RunPrecision {
   // `saved`: CheckpointProgress::adaptive; null: none. InvalidArgument for what no run has saved.
   RunPrecision(const RunConfig& run, ModelSession& session, Json saved);
 
-  // RunConfig::Precision::levels that a run with these keys begins with: none unless it adapts.
-  static std::map<std::string, std::string> saved_levels(const RunConfig& run, const Json& saved);
+  // RunConfig::Precision::raised that a run with these keys begins with: none unless it adapts.
+  static std::vector<spec::RaisedProduct> saved_raised(const RunConfig& run, const Json& saved);
 
   // After a program was bound, for the steps from `step` on.
   void bind(const BoundProgram& program, std::int64_t step);
@@ -60,7 +59,11 @@ class RunPrecision {
   std::optional<ProductCounts> counts_;  // of the last step
   std::optional<PrecisionController> controller_;
   std::optional<SampledErrors> sampled_;
-  std::vector<std::size_t> unit_of_;  // of the controller's: into calls_->units()
+  struct Place {
+    std::size_t unit;  // into calls_->units()
+    spec::ProductRole role;
+  };
+  std::vector<Place> places_;  // of the controller's products
   std::optional<io::JsonLinesWriter> lines_;
   std::vector<double> norms_;
 };

@@ -10,6 +10,7 @@
 #include "device/thread_team.h"
 #include "kernels/ref/access.h"
 #include "kernels/ref/int8_products.h"
+#include "passes/precision/product_units.h"
 #include "spec/product_bias.h"
 #include "tensor/split_float.h"
 
@@ -25,18 +26,6 @@ using spec::ProductRole;
 constexpr Int kTile = 128;  // and of blocks
 
 std::size_t at(Int i) { return static_cast<std::size_t>(i); }
-
-constexpr const char* name_of(ProductRole role) {
-  switch (role) {
-    case ProductRole::kForward:
-      return "forward";
-    case ProductRole::kInputGradient:
-      return "input gradient";
-    case ProductRole::kWeightGradient:
-      break;
-  }
-  return "weight gradient";
-}
 
 // Which rows of the operands a row of a product reads, and of which matrix.
 class Rows {
@@ -196,7 +185,8 @@ CodedLines code_by_tiles(const Lines& lines, Scale&& scale) {
 float to_16_bits(float x) { return to_float(to_bfloat16(x)); }
 
 // Adds a row of a product: left · each line of right. `int8` and `wide` have its int8 forms.
-// `is_bf16`: rounding the operands to bf16 changes nothing.
+// `is_bf16`: rounding the operands to bf16 changes nothing. `rounds`: the result becomes bf16, at
+// every level.
 template <class Sums>
 void add_row(const Lines& left, const Lines& right, const std::vector<float>& int8,
              const std::vector<float>& wide, bool is_bf16, bool rounds, Sums& sums) {
@@ -215,6 +205,7 @@ void add_row(const Lines& left, const Lines& right, const std::vector<float>& in
     add(PrecisionLevel::kInt8, int8[at(j)]);
     add(PrecisionLevel::kWide, wide[at(j)]);
     add(PrecisionLevel::kBf16, is_bf16 ? exact : of_bf16);
+    add(PrecisionLevel::kFp32, exact);
     sums.norm += exact * exact;
   }
   sums.is_there = true;
@@ -297,7 +288,8 @@ void SampledErrors::before_call(void* context, const runtime::CallEvent& event) 
 void SampledErrors::sample(const ProductCall& call, const ProductOperand& operand,
                            const runtime::CallEvent& event, Sums& sums) const {
   const ProductUnit& unit = calls_.units()[operand.unit];
-  const std::uint64_t stream = stream_of(fmt::format("{} {}", unit.name, name_of(call.role)));
+  const std::uint64_t stream =
+      stream_of(fmt::format("{} {}", unit.name, passes::to_string(call.role)));
   const auto draw = [&](Int i) {
     return random_bits(seed_, stream, static_cast<std::uint64_t>(step_ * 2 * kRows + i));
   };
@@ -394,23 +386,6 @@ std::optional<LevelErrors> SampledErrors::errors(std::size_t unit, ProductRole r
     result[l] = error == 0 ? 0.0 : std::sqrt(error / sums.norm);
   }
   return result;
-}
-
-UnitMeasure SampledErrors::measure(std::size_t unit, PrecisionLevel level) const {
-  UnitMeasure measure;
-  double most = -1;
-  for (const ProductRole role :
-       {ProductRole::kForward, ProductRole::kInputGradient, ProductRole::kWeightGradient}) {
-    const std::optional<LevelErrors> of_product = errors(unit, role);
-    if (!of_product) continue;
-    for (std::size_t l = 0; l < kNumLevels; ++l)
-      if (!((*of_product)[l] <= measure.errors[l])) measure.errors[l] = (*of_product)[l];
-    const double error = (*of_product)[static_cast<std::size_t>(level)];
-    if (error <= most) continue;
-    most = error;
-    measure.product = name_of(role);
-  }
-  return measure;
 }
 
 }  // namespace anabatic::train

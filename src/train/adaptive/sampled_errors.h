@@ -39,8 +39,6 @@ class SampledErrors {
   // Those of one product since begin(); nothing where it was not looked at: gradients in a head,
   // which stay within its kernel, and weights on disk.
   std::optional<LevelErrors> errors(std::size_t unit, spec::ProductRole role) const;
-  // The largest of its products, without the share of fallbacks. 0 where none was looked at.
-  UnitMeasure measure(std::size_t unit, PrecisionLevel level) const;
 
  private:
   // Σ (Y^ - Y)² by level, and Σ Y².

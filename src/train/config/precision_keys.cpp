@@ -85,14 +85,14 @@ ConfigKey loss_scale_key() {
 void add_adaptive_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(number("precision.adaptive.error",
                         "With train.precision: adaptive, the error that a product may have, as a "
-                        "share of the norm of its result. A unit with two samples in a row above "
-                        "it gets more precise products.",
+                        "share of the norm of its result. One with two samples in a row above it "
+                        "becomes more precise.",
                         1e-6, 1, AT(precision.adaptive.error)));
   keys.push_back(integer("precision.adaptive.every", "Steps from one sample of errors to the next.",
                          1, AT(precision.adaptive.every)));
   keys.push_back(integer("precision.adaptive.lock",
-                         "Steps for which a unit that moved stays, and least steps from one change "
-                         "of the plan to the next.",
+                         "Steps for which a product that moved stays, and least steps from one "
+                         "change of the plan to the next.",
                          1, AT(precision.adaptive.lock)));
   keys.push_back(number("precision.adaptive.high_share",
                         "Most of the FLOPs of a step's products that may be above int8. Larger "
@@ -231,8 +231,7 @@ spec::ProductOptions product_options(const RunConfig& config) {
   for (const auto& [unit, word] : config.precision.keep)
     options.keep.emplace_back(unit, precision_of(word));
   options.critical = config.precision.critical;
-  for (const auto& [name, level] : config.precision.levels)
-    if (level != "wide") options.raised.emplace_back(name, precision_of(level));
+  options.raised = config.precision.raised;
   return options;
 }
 

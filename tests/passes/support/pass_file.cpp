@@ -159,6 +159,18 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
                                        word == "fp32"   ? spec::Precision::kFp32
                                        : word == "int8" ? spec::Precision::kInt8
                                                         : spec::Precision::kBf16);
+  } else if (key == "raised") {  // PRECISION:UNIT:ROLE
+    const std::size_t first = value.find(':'), second = value.rfind(':');
+    ANABATIC_REQUIRE(first < second && second != value.npos,
+                     "expected PRECISION:UNIT:ROLE, got '{}'", value);
+    using enum spec::ProductRole;
+    const std::string role = value.substr(second + 1);
+    options.products.raised.push_back(
+        {.weight = value.substr(first + 1, second - first - 1),
+         .role = role == "forward"          ? kForward
+                 : role == "input_gradient" ? kInputGradient
+                                            : kWeightGradient,
+         .precision = value.starts_with("fp32") ? spec::Precision::kFp32 : spec::Precision::kBf16});
   } else if (key == "critical") {  // a unit
     options.products.critical.push_back(value);
   } else {
