@@ -549,6 +549,9 @@ struct Config {
     // Keep a second packed copy of each weight for input gradients. false packs weights during the
     // backward instead, which takes less memory.
     bool pack_transposed = true;
+    // Keep packed copies of weights between steps. false makes each in front of the products that
+    // read it, forward and backward, which takes less memory.
+    bool keep_packings = true;
     // Directory to which every graph, plan and program is written. Empty writes none.
     std::string dump{};
     // Print why each kernel was chosen.

@@ -48,6 +48,7 @@ struct PassOptions {
   // That of frozen matrices which products alone read (quantize_frozen); none: they are as others.
   std::optional<BlockFormat> frozen_format{};
   bool pack_transposed = true;     // keep a second packing of weights; otherwise the backward packs
+  bool keep_packings = true;       // keep packings; otherwise each reader's node makes its own
   bool with_update = true;         // false: gradients only, no optimizer
   int num_threads = 1;             // of the device
   std::int64_t micro_batches = 0;  // of a step; 0: not known

@@ -103,10 +103,10 @@ constexpr std::array kStages{
     Stage{kFuseQkv, Runs::kBoth},
     // After differentiate, so that forward and backward rotations are both there.
     Stage{kFuseRope, Runs::kBoth},
-    // The fusions look for weights that are states; after it some are packed by a node.
-    Stage{kPackAgain, Runs::kTraining},
-    // Likewise.
+    // The fusions look for weights that are states; after it some are made by a node.
     Stage{kStreamWeights, Runs::kBoth},
+    // Likewise. Takes the packings that stream_weights leaves.
+    Stage{kPackAgain, Runs::kTraining},
     // Gradients are final, and derived states are known.
     Stage{kApplyOptimizer, Runs::kTraining},
     // Gradients have their layouts, and all that reads them is there.

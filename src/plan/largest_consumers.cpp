@@ -44,6 +44,12 @@ bool has_second_packings(const ir::Graph& graph) {
   });
 }
 
+bool has_packings(const ir::Graph& graph) {
+  return has_second_packings(graph) ||
+         std::any_of(graph.states.begin(), graph.states.end(),
+                     [](const ir::State& state) { return state.role == ir::StateRole::kPacking; });
+}
+
 std::vector<Consumer> largest_consumers(const ir::Graph& graph, const Plan& plan) {
   struct Taker {
     std::string_view name, remedy;
@@ -64,6 +70,7 @@ std::vector<Consumer> largest_consumers(const ir::Graph& graph, const Plan& plan
        {Use::kParameters}},
       {"packings and copies of weights",
        has_second_packings(graph) ? "compiler.pack_transposed: false keeps one of two"
+       : has_packings(graph)      ? "compiler.keep_packings: false keeps none"
                                   : "a smaller model",
        {Use::kPackings}},
       {kActivations,

@@ -18,5 +18,7 @@ inline constexpr const char* kActivations = "activations and workspaces";
 
 // Whether any weight has a second packing for input gradients.
 bool has_second_packings(const ir::Graph& graph);
+// Whether any weight has a packing that is not the weight itself.
+bool has_packings(const ir::Graph& graph);
 
 }  // namespace anabatic::plan

@@ -259,9 +259,10 @@ std::string to_string(const MemoryDecision& decision) {
   }
   std::string result;
   if (decision.packings_bytes > 0)
-    result +=
-        fmt::format("  {:<28} {:>14}: {:>12}, {:+.1f} ms\n", "second packings", "of all weights",
-                    format_bytes(decision.packings_bytes), 1e3 * decision.packing_seconds);
+    result += fmt::format("  {:<28} {:>14}: {:>12}, {:+.1f} ms\n",
+                          decision.decisions.keep_packings ? "second packings" : "packings",
+                          "of all weights", format_bytes(decision.packings_bytes),
+                          1e3 * decision.packing_seconds);
   for (const Kind& kind : kinds)
     result +=
         fmt::format("  {:<28} in {:>3} place{}: {:>12}, {:+.1f} ms\n", kind.name, kind.count,

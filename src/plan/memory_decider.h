@@ -40,7 +40,7 @@ struct MemoryDecision {
   spec::Decisions decisions;
   std::vector<PricedChoice> choices{};        // in the order of the graph
   double added_seconds = 0;                   // to a micro-batch, all choices together
-  std::int64_t packings_bytes = 0;            // of second packings that the backward repacks
+  std::int64_t packings_bytes = 0;            // of packings that a micro-batch makes
   double packing_seconds = 0;                 // for them, in added_seconds too
   bool holds = true;                          // fits the frame's budget, as simulated
   std::vector<PricedChoice> first_choices{};  // of decisions.first

@@ -8,6 +8,7 @@
 #include "ops/table.h"
 #include "passes/pipelines.h"
 #include "plan/hints.h"
+#include "plan/largest_consumers.h"
 
 namespace anabatic::search {
 namespace {
@@ -59,6 +60,7 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .optimizer = options_.optimizer,
                       .frozen_format = options_.frozen_format,
                       .pack_transposed = places_.pack_transposed,
+                      .keep_packings = places_.keep_packings || !options_.training,
                       .with_update = options_.with_update,
                       .num_threads = device_.num_threads,
                       .micro_batches = options_.micro_batches,
@@ -98,10 +100,11 @@ plan::Plan Candidate::plan_of(const ir::Graph& graph, std::vector<std::string>* 
        .explanation = explanation});
 }
 
-bool Candidate::has_another_way() const {
+bool Candidate::has_another_way(const ir::Graph& graph) const {
   const DiskChoice& choice = options_.disk_choice;
   if (options_.memory.replay) return false;
   if (places_.pack_transposed || !places_.resident_parameters.empty()) return true;
+  if (places_.keep_packings && plan::has_packings(graph)) return true;
   if (!places_.on_disk) return choice.is_allowed;
   return (choice.may_take_masters && !places_.masters) ||
          (choice.may_take_parameters && !places_.parameters);

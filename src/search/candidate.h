@@ -18,6 +18,7 @@ namespace anabatic::search {
 
 struct StatePlaces {
   bool pack_transposed = true;  // keep a second packing of weights for input gradients
+  bool keep_packings = true;    // keep any; false goes with pack_transposed false
   bool on_disk = false;         // the optimizer's state is on disk; the members below say how
   bool masters = false, parameters = false;  // are on disk too
   passes::StateNames resident_parameters{};  // exceptions to `parameters`
@@ -42,9 +43,9 @@ class Candidate {
   passes::PassContext context(const spec::Decisions* decisions) const;
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation = nullptr) const;
   std::int64_t budget_bytes() const { return search::budget_bytes(options_, places_); }
-  // Whether a smaller candidate is still to be tried if this one does not fit the budget. That one
-  // then reports what it needs.
-  bool has_another_way() const;
+  // Whether a smaller candidate is still to be tried if this one, of this graph, does not fit the
+  // budget. That one then reports what it needs.
+  bool has_another_way(const ir::Graph& graph) const;
   // What a node would take (plan/prices.h).
   double seconds_of(const ir::Graph& graph, const ir::Node& node) const;
   // The step of a decision, from `whole`, which keeps everything.

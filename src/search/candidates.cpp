@@ -42,6 +42,7 @@ Outcome Candidates::plan(const StatePlaces& places) {
   PlannedStep& step = *result;
   spec::Decisions& decisions = step.memory.decisions;
   decisions.pack_transposed = places.pack_transposed;
+  decisions.keep_packings = places.keep_packings;
   decisions.state_on_disk = !step.plan.windows.empty();
   decisions.masters_on_disk = decisions.state_on_disk && places.masters;
   decisions.parameters_on_disk = decisions.state_on_disk && places.parameters;
@@ -67,8 +68,9 @@ plan::Plan Candidates::plan_of(const StatePlaces& places) {
 
 const PlannedStep& Candidates::with_passes(const Candidate& candidate) {
   const StatePlaces& places = candidate.places();
-  const auto [found, is_new] = behind_passes_.try_emplace(std::tuple(
-      places.pack_transposed, places.on_disk, places.parameters, places.resident_parameters));
+  const auto [found, is_new] = behind_passes_.try_emplace(
+      std::tuple(places.pack_transposed, places.keep_packings, places.on_disk, places.parameters,
+                 places.resident_parameters));
   PlannedStep& result = found->second;
   if (is_new) {
     std::vector<std::string> explanation;
@@ -92,7 +94,9 @@ void Candidates::price_packings(const ir::Graph& whole, PlannedStep& step) const
   const spec::DeviceSpec priced = plan::with_peaks(device_);
   plan::MemoryDecision& memory = step.memory;
   for (const ir::Node& node : whole.nodes) {
-    if (node.op->name != "pack" || node.tag.phase != ir::Phase::kRecompute) continue;
+    const bool is_of_step =
+        node.tag.phase == ir::Phase::kForward || node.tag.phase == ir::Phase::kRecompute;
+    if (node.op->name != "pack" || !is_of_step) continue;
     memory.packings_bytes += whole.value(node.outputs[0]).type.num_bytes();
     memory.packing_seconds += plan::predicted_seconds(whole, node, priced, options_.efficiency);
   }

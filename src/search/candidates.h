@@ -33,7 +33,7 @@ class Candidates {
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
   // By the options that the pipeline of a candidate depends on.
-  std::map<std::tuple<bool, bool, bool, passes::StateNames>, PlannedStep> behind_passes_{};
+  std::map<std::tuple<bool, bool, bool, bool, passes::StateNames>, PlannedStep> behind_passes_{};
 };
 
 }  // namespace anabatic::search

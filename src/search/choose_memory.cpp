@@ -99,7 +99,7 @@ Outcome step_within_budget(const Candidate& candidate, const PlannedStep& whole)
   const CompileOptions& options = candidate.options();
   const std::int64_t budget = candidate.budget_bytes(),
                      beside_frame = whole.plan.peak_bytes() - whole.plan.frame_bytes;
-  if (budget > 0 && beside_frame >= budget && candidate.has_another_way())
+  if (budget > 0 && beside_frame >= budget && candidate.has_another_way(whole.graph))
     return plan::Refusal{
         .reason =
             fmt::format("[memory] expected a step of at most {}, got {} that no choice can reduce",

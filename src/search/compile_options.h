@@ -42,6 +42,8 @@ struct CompileOptions {
   std::optional<BlockFormat> frozen_format{};
   // Keep a second packing of weights for input gradients; otherwise the backward packs them.
   bool pack_transposed = true;
+  // Keep packings of weights between steps; otherwise forward and backward make them.
+  bool keep_packings = true;
   // Micro-batches of a step; 0: not known. With one, gradients share the frame's bytes. With more,
   // a separate pass computes the gradient's norm.
   std::int64_t micro_batches = 0;

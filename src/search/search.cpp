@@ -33,6 +33,7 @@ int num_tries(const ir::Graph& graph, int most) {
 
 StatePlaces places_of(const spec::Decisions& decisions) {
   return {.pack_transposed = decisions.pack_transposed,
+          .keep_packings = decisions.keep_packings,
           .on_disk = decisions.state_on_disk,
           .masters = decisions.masters_on_disk,
           .parameters = decisions.parameters_on_disk,
@@ -67,7 +68,8 @@ class Search {
  private:
   StatePlaces as_asked() const {
     const bool on_disk = options_.disk.optimizer_state && has_update(options_);
-    return {.pack_transposed = options_.pack_transposed,
+    return {.pack_transposed = options_.pack_transposed && options_.keep_packings,
+            .keep_packings = options_.keep_packings,
             .on_disk = on_disk,
             .masters = on_disk && options_.disk.masters,
             .parameters = on_disk && options_.disk.parameters,
@@ -78,7 +80,7 @@ class Search {
     StatePlaces places = places_of(*options_.memory.replay);
     require_parameters(places.resident_parameters);
     if (!places.on_disk || !has_update(options_))
-      places = {.pack_transposed = places.pack_transposed};
+      places = {.pack_transposed = places.pack_transposed, .keep_packings = places.keep_packings};
     return candidates_.plan(places);
   }
 
@@ -163,15 +165,25 @@ class Search {
         .lacks_disk = true};
   }
 
-  // Where a budget is given: with both packings of the weights, then with one.
+  // Where a budget is given: with both packings of the weights, then with one, then with none. Each
+  // is tried where the one before has to leave out something else.
   Outcome best_packing(StatePlaces places) {
-    const bool is_free =
-        options_.training && options_.memory.budget_bytes > 0 && options_.pack_transposed;
-    if (is_free && !packs_transposed(places)) places.pack_transposed = false;
-    Outcome both = candidates_.plan(places);
-    if (!is_free || !places.pack_transposed || (both && both->memory.choices.empty())) return both;
-    places.pack_transposed = false;
-    return shorter(std::move(both), candidates_.plan(places));
+    const bool has_budget = options_.training && options_.memory.budget_bytes > 0;
+    const auto is_whole = [](const Outcome& step) { return step && step->memory.choices.empty(); };
+    if (has_budget && places.pack_transposed && !packs_transposed(places))
+      places.pack_transposed = false;
+    Outcome best = candidates_.plan(places);
+    if (!has_budget || is_whole(best)) return best;
+    if (places.pack_transposed) {
+      places.pack_transposed = false;
+      Outcome one = candidates_.plan(places);
+      const bool is_enough = is_whole(one);
+      best = shorter(std::move(best), std::move(one));
+      if (is_enough) return best;
+    }
+    if (!places.keep_packings || !plan::has_packings(candidates_.graph_of(places))) return best;
+    places.keep_packings = false;
+    return shorter(std::move(best), candidates_.plan(places));
   }
 
   // Whether any weight has a second packing: those on disk have none.
@@ -209,8 +221,10 @@ class Search {
     for (int i = 0; i < most_tries && num_idle < 2; ++i) {
       places.num_windows *= 2;
       places.pack_transposed = best.memory.decisions.pack_transposed;
+      places.keep_packings = best.memory.decisions.keep_packings;
       bool is_shorter = shorten(places, best);
-      if (!is_shorter && options_.pack_transposed && packs_transposed(places)) {
+      if (!is_shorter && options_.pack_transposed && places.keep_packings &&
+          packs_transposed(places)) {
         places.pack_transposed = !places.pack_transposed;
         is_shorter = shorten(places, best);
       }

@@ -46,6 +46,8 @@ struct Decisions : MicroBatchDecisions {
   OffloadSpans offloads{};
   // Keep a second packing of every weight between steps. False: the backward makes it.
   bool pack_transposed = true;
+  // Keep packings of weights between steps. False: forward and backward make them.
+  bool keep_packings = true;
   bool state_on_disk = false;       // the optimizer's moments, between updates
   bool masters_on_disk = false;     // and the lower 16 bits of parameters
   bool parameters_on_disk = false;  // and the parameters that forward and backward read

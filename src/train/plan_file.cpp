@@ -97,11 +97,19 @@ std::string choices_difference(const PlanFile& before, const PlanFile& after) {
       if (!std::binary_search(there.on_disk.begin(), there.on_disk.end(), state))
         text += fmt::format("  {} {:<40} on disk\n", sign, state);
   };
-  const auto packings = [](const PlanFile& plan) {
-    return plan.decisions.pack_transposed ? "kept" : "repacked in the backward";
+  const auto packings = [](bool is_kept, const char* otherwise) {
+    return is_kept ? "kept" : otherwise;
+  };
+  const auto second = [&](const PlanFile& plan) {
+    return packings(plan.decisions.pack_transposed, "repacked in the backward");
   };
   if (before.decisions.pack_transposed != after.decisions.pack_transposed)
-    text += fmt::format("    second packings: {} -> {}\n", packings(before), packings(after));
+    text += fmt::format("    second packings: {} -> {}\n", second(before), second(after));
+  const auto all = [&](const PlanFile& plan) {
+    return packings(plan.decisions.keep_packings, "made in each micro-batch");
+  };
+  if (before.decisions.keep_packings != after.decisions.keep_packings)
+    text += fmt::format("    packings: {} -> {}\n", all(before), all(after));
   const auto first = [](const PlanFile& plan) -> std::string {
     if (!plan.decisions.first) return "like the others";
     const spec::MicroBatchDecisions& own = *plan.decisions.first;
@@ -232,6 +240,7 @@ plan::PricedChoice read_choice(const JsonNode& from) {
 OrderedJson to_json(const spec::Decisions& decisions) {
   OrderedJson json = micro_batch_json(decisions), offloads = OrderedJson::object();
   if (decisions.first) json["first_micro_batch"] = micro_batch_json(*decisions.first);
+  if (!decisions.keep_packings) json["keep_packings"] = false;
   for (const auto& [key, span] : decisions.offloads)
     offloads[key] = {{"written_by", span.written_by}, {"read_at", span.read_at}};
   json.update({{"offloads", std::move(offloads)},
@@ -252,6 +261,7 @@ spec::Decisions read_decisions(const JsonNode& from) {
   if (from.has("first_micro_batch"))
     decisions.first = read_micro_batch(from.at("first_micro_batch"));
   decisions.pack_transposed = from.at("pack_transposed").as_bool();
+  if (from.has("keep_packings")) decisions.keep_packings = from.at("keep_packings").as_bool();
   for (const auto& [key, span] : from.at("offloads").members())
     decisions.offloads[key] = {integer_32(span.at("written_by")), integer_32(span.at("read_at"))};
   decisions.state_on_disk = from.at("state_on_disk").as_bool();

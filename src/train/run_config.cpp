@@ -462,6 +462,11 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
                          "packs weights during the backward instead, which takes less memory.",
                          AT(compiler.pack_transposed)));
   keys.push_back(
+      boolean("compiler.keep_packings",
+              "Keep packed copies of weights between steps. false makes each in front of "
+              "the products that read it, forward and backward, which takes less memory.",
+              AT(compiler.keep_packings)));
+  keys.push_back(
       string("compiler.dump",
              "Directory to which every graph, plan and program is written. Empty writes none.",
              AT(compiler.dump)));

@@ -201,6 +201,7 @@ struct RunConfig {
   struct Compiler {
     std::vector<std::string> disable_passes;
     bool pack_transposed = true;  // a second packing of every weight, for input-gradients
+    bool keep_packings = true;    // any packing between steps
     std::string dump;             // a directory for every artifact; empty: none
     bool explain_dispatch = false;
     bool trivial_planners = false;

@@ -93,6 +93,7 @@ ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
 plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& config,
                                 const spec::DeviceSpec& device,
                                 const plan::OpEfficiency& efficiency, const StepRequest& step) {
+  bool keeps_packings = true;  // of the training program
   const auto compile = [&](const ModelSession::CompileRequest& request,
                            const std::vector<runtime::StateSlot>& states) {
     lower::CompileOptions options = compile_options(run, request);
@@ -101,6 +102,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
                                                            slot.type.blocks, slot.type.dtype};
       if (slot.is_on_disk) options.states_on_disk.insert(std::string(text(slot.name)));
     }
+    if (!request.training && !keeps_packings) options.streams_weights = true;
     options.efficiency = efficiency_of(efficiency, run);
     options.rank = step.rank;
     options.checks_passes = step.rank == 0;  // whose passes all ranks run
@@ -117,6 +119,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
   plan::Outcome<lower::Compiled> compiled = compile(training, {});
   if (!compiled) return compiled.refusal();
   RunPlan result{.training = *std::move(compiled), .step_bytes = step.bytes};
+  keeps_packings = result.training.memory.decisions.keep_packings;
   if (!run.data.validation.empty())
     result.evaluation = *compile(evaluation_request(run), result.training.program.states);
   return result;

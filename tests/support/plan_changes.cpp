@@ -10,6 +10,7 @@ const std::vector<PlanChange>& plan_changes() {
       {"planners", [](RunConfig& run) { run.compiler.trivial_planners = true; }},
       {"poison", [](RunConfig& run) { run.compiler.poison = true; }},
       {"one packing", [](RunConfig& run) { run.compiler.pack_transposed = false; }},
+      {"no packings", [](RunConfig& run) { run.compiler.keep_packings = false; }},
       {"recompute",
        [](RunConfig& run) {
          run.memory.recompute = {"attention", "experts"};

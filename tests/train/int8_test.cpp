@@ -156,6 +156,60 @@ TEST(Int8Training, FitsASmallerBudgetWithEqualBits) {
   EXPECT_TRUE(trained_bytes(recomputing(run, folder.path())) == want);
 }
 
+std::int64_t state_bytes(const RunConfig& run) {
+  const anabatic::testing::PlannedRun planned = anabatic::testing::plan_of(run);
+  const ir::Graph& graph = planned.budgeted.plan.training.graph;
+  std::int64_t bytes = 0;
+  for (const ir::State& state : graph.states) bytes += graph.value(state.before).type.num_bytes();
+  return bytes;
+}
+
+TEST(Int8Training, HasNoMoreStatesThanBf16WhereNoPackingIsKept) {
+  if (!anabatic::testing::has_optional_passes())
+    GTEST_SKIP() << "bf16 keeps copies of its own then";
+  for (const char* extra : {kExperts, kDense}) {
+    const TemporaryDirectory folder;
+    RunConfig run = int8_run(folder.path(), extra);
+    const std::int64_t kept = state_bytes(run);
+    run.compiler.keep_packings = false;
+    const std::int64_t got = state_bytes(run);
+    EXPECT_LT(got, kept);
+    run.train.precision = "bf16";
+    EXPECT_LE(got, state_bytes(run));  // f64 sums differ
+  }
+}
+
+// The smallest budget that holds no packing, and one that holds one.
+TEST(Int8Training, KeepsNoPackingWhereABudgetAsksForIt) {
+  if (!anabatic::testing::has_optional_passes())
+    GTEST_SKIP() << "packings of other weights weigh more";
+  const TemporaryDirectory folder;
+  RunConfig run =  // states share blocks of 1 MiB, so some are larger
+      int8_run(folder.path(), R"("hidden_size": 128, "intermediate_size": 768)");
+  run.train.steps = 2;
+  run.compiler.trivial_planners = false;
+  const std::string want = trained_bytes(run);
+  const auto peak_of = [&](bool keeps) {
+    RunConfig other = run;
+    other.compiler.pack_transposed = false;
+    other.compiler.keep_packings = keeps;
+    return anabatic::testing::plan_of(other).file.peak_bytes;
+  };
+  const std::int64_t one = peak_of(true), none = peak_of(false);
+  ASSERT_LT(none, one);
+  run.memory.budget = one;
+  EXPECT_TRUE(anabatic::testing::plan_of(run).file.decisions.keep_packings);
+  run.memory.budget = none;
+  const PlanFile file = anabatic::testing::plan_of(run).file;
+  EXPECT_FALSE(file.decisions.keep_packings);
+  EXPECT_LE(file.peak_bytes, none);
+  run.memory.budget = 0;
+  run.memory.plan = folder.path() / "plan.json";
+  write_file_atomically(run.memory.plan, to_json(file));
+  run.train.output = folder.path() / "none";
+  EXPECT_TRUE(trained_bytes(run) == want);
+}
+
 TEST(Int8Training, ResumesWithEqualBits) {
   for (const char* moments : {"fp32", "bf16", "int8"}) {
     const TemporaryDirectory folder;

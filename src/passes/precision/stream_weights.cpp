@@ -41,6 +41,9 @@ class WeightStreamer {
     if (state.kind() != ir::StateKind::kDerived || state.after != state.before ||
         is_sparse_index(state) || is_sparse_values(state))
       return false;
+    if (!options_.streams_weights)
+      return state.role == ir::StateRole::kPacking ||
+             state.role == ir::StateRole::kPackingTransposed;
     if (options_.held_states == nullptr) return true;
     const auto held = options_.held_states->find(text(state.name));
     const TensorType& type = graph_.value(state.before).type;
@@ -49,11 +52,12 @@ class WeightStreamer {
            held->second.dtype != type.dtype;
   }
 
-  // The value in place of this one, for a reader with that tag.
-  ValueId made(ValueId input, const ir::Tag& tag) {
+  // The value in place of this one, for a reader with that tag. The backward makes its own.
+  ValueId made(ValueId input, ir::Tag tag) {
     const auto found = streamed_.find(input);
     if (found == streamed_.end()) return input;
-    const auto [value, is_new] = values_.try_emplace(input, ir::kNoValue);
+    if (tag.phase != ir::Phase::kForward) tag.phase = ir::Phase::kRecompute;
+    const auto [value, is_new] = values_.try_emplace({input, tag.phase}, ir::kNoValue);
     if (is_new) {
       builder_.set_tag(tag);
       value->second =
@@ -76,11 +80,13 @@ class WeightStreamer {
   ir::GraphBuilder builder_;
   const PassOptions& options_;
   std::map<ValueId, State> streamed_;
-  std::map<ValueId, ValueId> values_;  // in place of them
+  std::map<std::pair<ValueId, ir::Phase>, ValueId> values_;  // in place of them, by reader
 };
 
 bool stream_weights(Graph& graph, const PassContext& context) {
-  return context.options.streams_weights && WeightStreamer(graph, context).run();
+  const PassOptions& options = context.options;
+  return (options.streams_weights || !options.keep_packings) &&
+         WeightStreamer(graph, context).run();
 }
 
 }  // namespace

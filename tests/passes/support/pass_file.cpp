@@ -27,6 +27,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.with_update = yes_or_no(value);
   } else if (key == "pack_transposed") {
     options.pack_transposed = yes_or_no(value);
+  } else if (key == "keep_packings") {
+    options.keep_packings = yes_or_no(value);
   } else if (key == "frozen_format") {
     options.frozen_format = block_format_from_string(value);
   } else if (key == "decay_norms_and_biases") {
