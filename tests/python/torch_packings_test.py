@@ -362,6 +362,31 @@ class Kept(unittest.TestCase):
             thread.join()
         self.assertEqual(wrong, [])
 
+    def test_a_thread_that_finds_a_buffer_waits_until_it_is_packed(self):
+        parameter = nn.Parameter(torch.randn(4, 4))
+        weight = _packings.Weight(parameter, "weight")
+        begun, may_end, ends = threading.Event(), threading.Event(), []
+
+        def pack(address):
+            begun.set()
+            may_end.wait(10)
+            ends.append("packed")
+
+        def use():
+            weight.packing("form", 64, pack)
+            ends.append("used")
+
+        first, second = threading.Thread(target=use), threading.Thread(target=use)
+        first.start()
+        self.assertTrue(begun.wait(10))
+        second.start()
+        second.join(0.2)
+        self.assertEqual(ends, [])
+        may_end.set()
+        first.join()
+        second.join()
+        self.assertEqual(ends, ["packed", "used", "used"])
+
     def test_restore_frees_them(self):
         model = tiny.build("mixtral")
         tiny.adapt(model)

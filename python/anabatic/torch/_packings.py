@@ -7,6 +7,7 @@ weight has changed without notice is refused.
 """
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 
@@ -31,6 +32,7 @@ class Weight:
         self._version = -1
         self._sample: tuple[Tensor, Tensor] | None = None  # places, and the weight's bits there when its first packing was made
         self._generator = torch.Generator().manual_seed(parameter.numel())
+        self._lock = threading.RLock()  # of what is good: a thread that drops waits for one that packs
 
     def is_read_by(self, tensor: Tensor) -> bool:
         """Whether the tensor is the whole parameter where it lies now."""
@@ -43,38 +45,43 @@ class Weight:
 
     def drop(self) -> None:
         """The next uses pack anew."""
-        self._made.clear()
-        self._sample = None
+        with self._lock:
+            self._made.clear()
+            self._sample = None
 
     def forget(self) -> None:
         """Likewise, and their memory goes."""
-        self.drop()
-        self._buffers.clear()
+        with self._lock:
+            self.drop()
+            self._buffers.clear()
 
     @torch.no_grad()
     def check(self) -> None:
         """Drops what the version counter says is stale. InvalidArgument where only the sample shows it."""
-        sample = self._sample
-        if self.parameter._version != self._version:
-            self.drop()
-            self._version = self.parameter._version
-        elif sample is not None and not torch.equal(self._bits(sample[0]), sample[1]):
+        with self._lock:
+            sample = self._sample
+            if self.parameter._version != self._version:
+                self.drop()
+                self._version = self.parameter._version
+                return
+        if sample is not None and not torch.equal(self._bits(sample[0]), sample[1]):
             raise InvalidArgument(f"[AdamW] {self.name} {list(self.parameter.shape)}: expected the weight that was packed, got one that has changed "
                                   "without its version counter; call optimizer.refresh() after a write through .data, NumPy or a fused optimizer")
 
     @torch.no_grad()
     def packing(self, form: str, size: int, pack: Callable[[int], None]) -> Tensor:
-        """After check(). Two threads may both pack: they write equal bits."""
-        buffer = self._buffers.get(form)
-        if buffer is None:
-            buffer = self._buffers[form] = torch.empty(size, dtype=torch.uint8)
-        if form not in self._made:
-            if self._sample is None:
-                places = self._draw()
-                self._sample = places, self._bits(places)
-            pack(buffer.data_ptr())
-            self._made.add(form)
-        return buffer
+        """After check(). One thread packs, and others wait for it. A buffer in use may be packed once more, with equal bits."""
+        with self._lock:
+            buffer = self._buffers.get(form)
+            if buffer is None:
+                buffer = self._buffers[form] = torch.empty(size, dtype=torch.uint8)
+            if form not in self._made:
+                if self._sample is None:
+                    places = self._draw()
+                    self._sample = places, self._bits(places)
+                pack(buffer.data_ptr())
+                self._made.add(form)
+            return buffer
 
     def _draw(self) -> Tensor:
         """Runs of elements, one anywhere in each of equal segments; other ones each time."""
