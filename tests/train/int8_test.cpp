@@ -334,16 +334,21 @@ TEST(Int8Training, SaysAtItsStartWhatEachUnitMultiplies) {
   struct Listener : RunListener {
     std::string text;
     void on_message(Severity, const std::string& line) override { text += line + '\n'; }
-  } listener;
-  Trainer(run, listener).train();
-  EXPECT_THAT(listener.text,
-              AllOf(HasSubstr("products in int8: layers.N.attention.q, layers.N.attention.k, "),
-                    HasSubstr("layers.0.experts.down"),
-                    HasSubstr("layers.N.attention.v (precision.keep has attention.v)"),
-                    HasSubstr("layers.N.attention.o (precision.critical has attention.o)"),
-                    HasSubstr("layers.N.router (a depth of 4 is below 32)"),
-                    HasSubstr("products in fp32: layers.1.experts.down (precision.keep has "
-                              "layers.1.experts.down)")));
+  };
+  for (const bool keeps_packings : {true, false}) {
+    Listener listener;
+    run.compiler.keep_packings = keeps_packings;
+    run.train.output = folder.path() / (keeps_packings ? "kept" : "none");
+    Trainer(run, listener).train();
+    EXPECT_THAT(listener.text,
+                AllOf(HasSubstr("products in int8: layers.N.attention.q, layers.N.attention.k, "),
+                      HasSubstr("layers.0.experts.down"),
+                      HasSubstr("layers.N.attention.v (precision.keep has attention.v)"),
+                      HasSubstr("layers.N.attention.o (precision.critical has attention.o)"),
+                      HasSubstr("layers.N.router (a depth of 4 is below 32)"),
+                      HasSubstr("products in fp32: layers.1.experts.down (precision.keep has "
+                                "layers.1.experts.down)")));
+  }
 }
 
 TEST(Int8Training, SaysWhichProductsAreInInt8) {

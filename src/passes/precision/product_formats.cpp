@@ -17,8 +17,21 @@ namespace {
 
 using spec::Precision;
 
+// Where no packing is kept, a weight is what a node makes of its parameter.
+ir::ValueId source_of(const ir::Graph& graph, ir::ValueId value) {
+  for (;;) {
+    const ir::NodeId producer = graph.value(value).producer;
+    if (producer == ir::kNoNode) return value;
+    const ir::Node& node = graph.node(producer);
+    if (node.op->name != "pack" && node.op->name != "fake_quantize" && node.op->name != "reload")
+      return value;
+    value = node.inputs[0];
+  }
+}
+
 // The parameter that a value is, or is derived from; null where it is none.
 const ir::State* parameter_of(const ir::Graph& graph, ir::ValueId value) {
+  value = source_of(graph, value);
   for (const ir::State& state : graph.states) {
     if (state.before != value) continue;
     const bool is_weight =
