@@ -123,8 +123,12 @@ Outcome step_within_budget(const Candidate& candidate, const PlannedStep& whole)
     return Answer{.excess = excess};
   };
   const std::int64_t excess = budget > 0 ? whole.plan.peak_bytes() - budget : 0;
-  if (!fit(whole.plan.frame_bytes - std::max<std::int64_t>(excess, 0), kMostAttempts, ask))
-    return refusal_of(candidate, *step, smallest);
+  if (!fit(whole.plan.frame_bytes - std::max<std::int64_t>(excess, 0), kMostAttempts, ask)) {
+    // The simulation may count more than a plan takes. So the leanest choice is planned before a
+    // budget is refused: whatever fits a budget fits a larger one.
+    const std::optional<Answer> leanest = ask(0);
+    if (!leanest || leanest->excess > 0) return refusal_of(candidate, *step, smallest);
+  }
   return *std::move(step);
 }
 

@@ -215,6 +215,30 @@ TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
   }
 }
 
+// The timeline by which choices are made may count more than their plan takes.
+TEST(Budget, IsEnoughWhereASmallerOneIs) {
+  if (kIsSanitized) GTEST_SKIP() << "minutes of planning, with what smaller models show";
+  RunConfig run;
+  testing::apply_test_config(run);
+  run.compiler.trivial_planners = false;
+  run.model.path = std::string(ANABATIC_YARDSTICKS) + "/moe_coarse";
+  run.train.precision = "int8";
+  run.train.micro_batch_size = 4;
+  run.train.gradient_accumulation_steps = 2;
+  run.memory.compress = "int8";
+  run.memory.optimizer_state = "resident";
+  run.memory.budget = 1;
+  const auto refused = try_plan(run, {});
+  ASSERT_FALSE(refused);
+  const std::int64_t smallest = refused.refusal().smallest_bytes;
+  for (const int per_mille : {0, 4, 8, 16, 24, 32}) {
+    run.memory.budget = smallest + smallest / 1000 * per_mille;
+    const auto got = try_plan(run, {.finds_smallest = false});
+    ASSERT_TRUE(got) << per_mille;
+    EXPECT_LE(got->memory.peak_bytes, run.memory.budget);
+  }
+}
+
 TEST(Budget, IsDumpedAsChosenNotAsTriedOnTheWay) {
   const TemporaryDirectory folder;
   RunConfig run = wide_run(folder.path());
