@@ -21,6 +21,12 @@ float scale_of_largest(float largest, bool is_finite, float levels) {
   return largest < kLeastMagnitude ? 0.0f : to_float(to_bfloat16_up(largest / levels));
 }
 
+// To a whole number, ties to even, of a magnitude below 2^22.
+std::int16_t nearest(float x) {
+  constexpr float kRounder = 12582912.0f;  // 1.5 · 2^23
+  return static_cast<std::int16_t>(x + kRounder - kRounder);
+}
+
 // `levels`: the code of the largest element.
 CodedLines coded(const std::vector<float>& x, std::int64_t lines, std::int64_t depth,
                  std::int64_t tile_lines, float levels = kLargestInt8) {
@@ -45,8 +51,7 @@ CodedLines coded(const std::vector<float>& x, std::int64_t lines, std::int64_t d
       result.scales[static_cast<std::size_t>(line * blocks + b)] = scale;
       for (std::int64_t k = b * kBlock; k < std::min(depth, (b + 1) * kBlock); ++k) {
         const auto at = static_cast<std::size_t>(line * depth + k);
-        if (scale > 0)
-          result.codes[at] = static_cast<std::int16_t>(std::nearbyint(x[at] * (1.0f / scale)));
+        if (scale > 0) result.codes[at] = nearest(x[at] * (1.0f / scale));
       }
     }
   return result;
@@ -79,7 +84,7 @@ CodedLines code_lines(const std::vector<float>& x, std::int64_t lines, std::int6
     for (std::int64_t k = begin; k < end; ++k) {
       const auto at = static_cast<std::size_t>(line * depth + k);
       const float rest = x[at] - scale * static_cast<float>(result.codes[at]);
-      result.second_codes[at] = static_cast<std::int16_t>(std::nearbyint(rest * factor));
+      result.second_codes[at] = nearest(rest * factor);
     }
   }
   return result;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "base/philox.h"
 #include "device/thread_team.h"
@@ -355,13 +357,17 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
       for (Int j = 0; j < of_weight.count; ++j)
         of_weight.values[at(j * depth + k)] =
             is_forward ? weight.value(group, first + j, k) : weight.value(group, k, first + j);
+    std::map<std::pair<Int, Int>, float> scales;  // of tiles that no packing has
     const auto scale = [&](Int j, Int k) {
       const Int n = is_forward ? first + j : k, m = is_forward ? k : first + j;
       if (has_tiles)
         return static_cast<float>(kernels::ref::load_scale(
             read, kernels::ref::block_of(*read.type,
                                          (group * weight.rows() + n) * weight.columns() + m)));
-      return kernels::ref::scale_of_largest(largest_of_tile(weight, group, n, m));
+      const auto [tile, is_new] = scales.try_emplace({n / kTile, m / kTile}, 0.0f);
+      if (is_new)
+        tile->second = kernels::ref::scale_of_largest(largest_of_tile(weight, group, n, m));
+      return tile->second;
     };
     const CodedLines of_right = code_by_tiles(of_weight, scale);
     BothForms both;
