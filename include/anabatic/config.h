@@ -227,7 +227,8 @@ struct Config {
   // Training on the values of a quantised file.
   struct Quantization {
     // Products of quantization.units read weights with the values that a quantised file will hold
-    // of them. Weights that are trained stay fp32.
+    // of them. Weights that are trained stay fp32. Those under an adapter (lora) are rounded once,
+    // as they are loaded.
     bool enable = false;
     // Units whose weights these are, such as experts, layers.3.mlp or experts.down. A unit is a
     // part of the names of weights, or a segment.

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/convert_options.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "train/checkpoint/checkpoint_search.h"
@@ -10,47 +11,11 @@
 namespace anabatic::cli {
 namespace {
 
-struct NamedType {
-  const char *name, *block_type;
-  std::optional<DType> dtype;     // of every tensor of a directory
-  bool is_of_directories = true;  // else of GGUF files alone
-};
-constexpr NamedType kTypes[] = {
-    {"f32", "F32", DType::kFloat32},       {"bf16", "BF16", DType::kBFloat16},
-    {"f16", "F16", DType::kFloat16},       {"q8_0", "Q8_0", std::nullopt, false},
-    {"q4_0", "Q4_0", std::nullopt, false}, {"mxfp4", "MXFP4", std::nullopt}};
-
-void set_dtype(const std::string& name, train::ConvertOptions& options) {
-  if (name == "source") return;
-  for (const NamedType& type : kTypes) {
-    if (name != type.name || !(type.is_of_directories || options.writes_gguf)) continue;
-    options.dtype = type.dtype;
-    if (options.writes_gguf || !type.dtype)
-      options.block_type = io::find_block_type(std::string_view(type.block_type));
-    return;
-  }
-  throw InvalidArgument(
-      fmt::format("[convert] --dtype: expected source, f32, bf16, f16{} or mxfp4, got '{}'",
-                  options.writes_gguf ? ", q8_0, q4_0" : "", name));
-}
-
-// What is asked for, or what the name of the result says.
-void set_format(const Invocation& invocation, train::ConvertOptions& options) {
-  options.writes_gguf = invocation.positionals.at(1).ends_with(".gguf");
-  if (!invocation.has("--format")) return;
-  const std::string format = invocation.value("--format");
-  ANABATIC_REQUIRE(
-      format == "hf" || format == "gguf" || format == "mxfp4" || format == "compressed-tensors",
-      "[convert] --format: expected hf, gguf, mxfp4 or compressed-tensors, got '{}'", format);
-  options.writes_gguf = format == "gguf";
-  options.packs_weights = format == "compressed-tensors";
-  if (format == "mxfp4") options.block_type = io::find_block_type("MXFP4");
-}
-
 train::ConvertOptions options_of(const Invocation& invocation) {
   train::ConvertOptions options{.compares_logits = !invocation.has("--no-logits")};
-  set_format(invocation, options);
-  if (invocation.has("--dtype")) set_dtype(invocation.value("--dtype"), options);
+  set_form(invocation, invocation.positionals.at(1), "[convert]", options);
+  if (invocation.has("--grid_of"))
+    options.grid_of = train::model_path_of(invocation.value("--grid_of"));
   if (invocation.has("--experts")) {
     const std::string experts = invocation.value("--experts");
     ANABATIC_REQUIRE(experts == "separate" || experts == "fused",
@@ -96,6 +61,7 @@ int run_convert(const Invocation& invocation) {
   if (const auto& logits = manifest.logits)
     print_output("logits      largest difference {:.3g}, {} of {} next tokens agree\n",
                  logits->largest_difference, logits->agreeing, logits->tokens);
+  if (invocation.has("--grid_of")) print_grid_errors(manifest);
   for (const std::string& tensor : manifest.in_f16)
     print_output("F16         {}: no block divides its rows\n", tensor);
   print_output("manifest    {}\n", train::manifest_path(destination).string());
@@ -112,6 +78,10 @@ const Verb& convert_verb() {
       {{.name = "--format",
         .help = "hf (a directory; default), gguf (a file), mxfp4 (a directory with experts in "
                 "MXFP4), or compressed-tensors (a directory of a run with quantization)"},
+       {.name = "--grid_of",
+        .help = "an adapter that was trained with quantization: write MODEL, which is below it, in "
+                "the grid that its products read; the adapter is not merged",
+        .value = "ADAPTER"},
        {.name = "--dtype",
         .help = "source (default: each tensor keeps its own), f32, bf16 or f16; mxfp4 for the "
                 "experts of gpt_oss; for GGUF also q8_0 or q4_0"},

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/adapter_base.h"
+#include "cli/convert_options.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "model/lora/gguf_adapter.h"
@@ -85,14 +86,7 @@ int merge(const Invocation& invocation, const std::string& base, const std::stri
           const std::string& output) {
   train::ConvertOptions options{.compares_logits = !invocation.has("--no-logits"),
                                 .adapter = train::model_path_of(adapter)};
-  if (invocation.has("--dtype")) {
-    const std::string dtype = invocation.value("--dtype");
-    ANABATIC_REQUIRE(dtype == "f32" || dtype == "bf16" || dtype == "f16" || dtype == "source",
-                     "[lora] --dtype: expected source, f32, bf16 or f16, got '{}'", dtype);
-    if (dtype == "f32") options.dtype = DType::kFloat32;
-    if (dtype == "bf16") options.dtype = DType::kBFloat16;
-    if (dtype == "f16") options.dtype = DType::kFloat16;
-  }
+  set_form(invocation, output, "[lora]", options);
   const train::Manifest manifest = train::convert(train::model_path_of(base), output, options);
   print_output("merged      {} tensors, {} elements, every one read back and compared\n",
                manifest.written.size(), train::num_elements(manifest.written));
@@ -101,6 +95,7 @@ int merge(const Invocation& invocation, const std::string& base, const std::stri
         "logits      largest difference from the unmerged model {:.3g}, {} of {} next "
         "tokens agree\n",
         logits->largest_difference, logits->agreeing, logits->tokens);
+  print_grid_errors(manifest);
   print_output("manifest    {}\n", train::manifest_path(output).string());
   return 0;
 }
@@ -134,11 +129,12 @@ const Verb& lora_verb() {
       "(merge BASE ADAPTER OUTPUT)",
       "ACTION PATH...",
       {{.name = "--format",
-        .help = "of convert: peft (stacks of experts; default), peft_per_expert (as PEFT wrote on "
-                "transformers 4) or gguf (a file for llama.cpp)"},
+        .help =
+            "of convert: peft (stacks of experts; default), peft_per_expert (as PEFT wrote on "
+            "transformers 4) or gguf (a file for llama.cpp); of merge: hf (default), gguf, mxfp4 "
+            "or compressed-tensors, in the grid that the adapter was trained with"},
        {.name = "--dtype",
-        .help = "of merge: source (default: each tensor keeps its own), f32, "
-                "bf16 or f16"},
+        .help = "of merge: as that of convert (default: each tensor keeps its own)"},
        {.name = "--no-logits",
         .help = "of merge: do not load both models to compare their logits",
         .is_flag = true}},

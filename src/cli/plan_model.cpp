@@ -14,6 +14,7 @@
 #include "comm/mpi_world.h"
 #include "device/memory.h"
 #include "device/topology.h"
+#include "model/lora/adapter.h"
 #include "train/attention/key_blocks.h"
 #include "train/budget.h"
 #include "train/objective/run_model.h"

@@ -38,7 +38,8 @@ struct ProductOptions {
 };
 
 // Quantization-aware training: products of some weights read the values that a file in this grid
-// holds of them, and the weights themselves stay f32.
+// holds of them. Weights that are trained stay f32; those under an adapter are rounded as they are
+// loaded.
 struct QuantizationOptions {
   std::optional<WeightGrid> grid{};  // none: off
   std::vector<std::string> units{};  // of products, as in ProductOptions::keep

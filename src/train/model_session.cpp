@@ -290,7 +290,11 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
     if (state.kind() == ir::StateKind::kMask) known = &masks_;
     if (known == nullptr) continue;
     const auto same = [&](const ir::State& other) { return other.name == state.name; };
-    if (std::none_of(known->begin(), known->end(), same)) known->push_back(state);
+    if (std::any_of(known->begin(), known->end(), same)) continue;
+    known->push_back(state);
+    // A frozen parameter has been rounded itself.
+    if (known == &derived_ && !bound->compiled.graph.find_state(state.owner)->is_trainable)
+      known->back().grid.reset();
   }
   add_peers(bound->compiled.graph);
   add_saved_states(bound->compiled.graph);
@@ -399,8 +403,18 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
 }
 
 model::ImportRecord ModelSession::load_parameters() {
+  StateCursor cursor(store_);
+  GridRows rows([&](Name state, std::int64_t first, std::span<const float> values) {
+    cursor.write(state, first, values);
+  });
+  add_frozen_grids(rows);
   if (run_.model.init == "random") {
-    draw_parameters(parameters_, store_, rank_, static_cast<std::uint64_t>(run_.train.seed));
+    draw_parameters(parameters_, store_, rank_, static_cast<std::uint64_t>(run_.train.seed),
+                    [&](Name state, std::int64_t first, std::span<const float> values) {
+                      rows.write(state, first, values);
+                    });
+    cursor.flush();
+    grid_errors_ = rows.errors();
     weight_map_ = model::make_weight_map(config_);
     widen_grids();
     has_parameters_ = true;
@@ -417,7 +431,6 @@ model::ImportRecord ModelSession::load_parameters() {
                     "model.safetensors.index.json, found neither; model.init: random starts from "
                     "config.json alone",
                     directory.string()));
-  StateCursor cursor(store_);
   model::ImportRecord record;
   // A state on disk has one part in memory at a time: tensors take turns there.
   const bool is_in_memory = std::ranges::all_of(
@@ -425,18 +438,27 @@ model::ImportRecord ModelSession::load_parameters() {
   weight_map_ = model::import_weights(
       config_, directory,
       [&](std::string_view state, std::int64_t first, std::span<const float> values) {
-        cursor.write(intern(state), first, values);
+        rows.write(intern(state), first, values);
       },
       record, is_in_memory ? std::min(io::threads_for_files(), team_.num_threads()) : 1,
       [&](std::string_view state, std::int64_t first, std::span<const std::byte> pairs,
           std::span<const std::byte> scales) {
-        return cursor.write_mxfp4(intern(state), first, pairs, scales);
+        return !rows.rounds(intern(state)) &&
+               cursor.write_mxfp4(intern(state), first, pairs, scales);
       });
   cursor.flush();
+  grid_errors_ = rows.errors();
   widen_grids();
   has_parameters_ = true;
   load_adapter();
   return record;
+}
+
+void ModelSession::add_frozen_grids(GridRows& rows) const {
+  for (const ir::State& state : parameters_)
+    if (state.grid && !state.is_trainable)
+      rows.add(state.name, *state.grid, num_elements(store_, state.name),
+               store_.find(state.name).type->dim(-1));
 }
 
 void ModelSession::widen_grids() {
@@ -455,8 +477,12 @@ void ModelSession::load_adapter() {
   if (adapter_directory(run_).empty()) {
     std::vector<ir::State> fresh = parameters_;
     std::erase_if(fresh, [](const ir::State& state) { return !state.is_trainable; });
-    draw_parameters(fresh, store_, rank_, static_cast<std::uint64_t>(run_.train.seed));
-    return;
+    StateCursor cursor(store_);
+    draw_parameters(fresh, store_, rank_, static_cast<std::uint64_t>(run_.train.seed),
+                    [&](Name state, std::int64_t first, std::span<const float> values) {
+                      cursor.write(state, first, values);
+                    });
+    return cursor.flush();
   }
   StateCursor cursor(store_);
   const model::PeftFiles files = adapter_files(run_, config_);
@@ -490,7 +516,9 @@ std::string ModelSession::grid_coverage() const {
   return fmt::format("{} for {} weights of {}: {} of {} parameters ({:.1f} %){}",
                      to_string(*options.grid), count, fmt::join(options.units, ", "), covered, all,
                      100.0 * static_cast<double>(covered) / static_cast<double>(all),
-                     options.delay > 0 ? fmt::format(", after {} steps", options.delay) : "");
+                     options.delay > 0       ? fmt::format(", after {} steps", options.delay)
+                     : !grid_errors_.empty() ? ", rounded once as they were loaded"
+                                             : "");
 }
 
 std::optional<TrainedGrid> ModelSession::trained_grid(std::int64_t updates) {
@@ -502,6 +530,10 @@ std::optional<TrainedGrid> ModelSession::trained_grid(std::int64_t updates) {
     if (!state.grid) continue;
     std::optional<GridError>& error = trained.parameters[std::string(text(state.name))];
     if (is_shared(store_, state.name)) continue;
+    if (!state.is_trainable) {
+      error = grid_errors_.at(state.name);
+      continue;
+    }
     const TensorType& type = *store_.find(state.name).type;
     error = grid_error(*state.grid, type.num_elements(), type.dim(-1),
                        [&](std::int64_t first, std::span<float> values) {

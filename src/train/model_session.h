@@ -23,6 +23,7 @@
 #include "train/checkpoint/model_files.h"
 #include "train/convert/trained_grid.h"
 #include "train/derived_states.h"
+#include "train/lora/grid_rows.h"
 #include "train/ranks/exchange_methods.h"
 #include "train/run_config.h"
 #include "train/state_tiers.h"
@@ -112,6 +113,7 @@ class ModelSession {
   // "q4_0 for 24 weights of experts, 61.2 % of the parameters"; "" without quantization.
   std::string grid_coverage() const;
   // The grid of weights that programs round, after so many updates; nothing without quantization.
+  // Weights under an adapter have the errors of when they were loaded.
   std::optional<TrainedGrid> trained_grid(std::int64_t updates);
   void refresh_stale();
 
@@ -140,9 +142,11 @@ class ModelSession {
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
 
  private:
-  // Fills A and B of the adapter, which may have been drawn with the parameters.
+  // Frozen parameters that are rounded to a grid while they are loaded.
+  void add_frozen_grids(GridRows& rows) const;
   // Weights that are trained on a grid are saved in f32: those of bf16 have another place in it.
   void widen_grids();
+  // Fills A and B of the adapter, which may have been drawn with the parameters.
   void load_adapter();
   // Resolves train.precision: auto for a model that is not trained: no rounding of its weights.
   void take_precision_of_files();
@@ -161,7 +165,8 @@ class ModelSession {
   runtime::StateStore store_;
   // What every program bound so far has, each once.
   std::vector<ir::State> parameters_, derived_, masks_;
-  std::set<Name> updated_;  // states that some program writes
+  std::set<Name> updated_;                 // states that some program writes
+  std::map<Name, GridError> grid_errors_;  // of frozen weights, when they were loaded
   std::vector<SavedState> saved_states_;
   model::WeightMap weight_map_;
   std::unique_ptr<ModelFiles> files_;

@@ -172,7 +172,8 @@ struct Trainer::Impl {
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
     data_bytes = std::max<std::int64_t>(device::current_resident_bytes() - before_data_bytes, 0);
-    if (run.lora.base != "auto" && !start.checkpoint) compare_with_bf16();
+    const bool rounds_base = run.lora.base != "auto" || run.quantization.enable;
+    if (trains_adapter(run) && rounds_base && !start.checkpoint) compare_with_plain_base();
     measure_disk_once(run);
     // The machine's probe and tokenisation are over.
     if (!device::reset_peak_resident()) setup_peak_bytes = device::peak_resident_bytes();
@@ -207,7 +208,7 @@ struct Trainer::Impl {
   }
 
   // It runs the kernels of a run, whose code the account adds by itself.
-  void compare_with_bf16() {
+  void compare_with_plain_base() {
     const std::int64_t before = device::current_resident_bytes();
     say("{}", base_difference_to_string(run, dataset));
     device::trim_heap();

@@ -195,6 +195,9 @@ TEST(CliErrors, SayWhatLoraLacks) {
               HasSubstr("expected info, convert or merge, got 'unmerge'"));
   EXPECT_THAT(failure({"lora", "merge", "a", "b"}, kUsage),
               HasSubstr("expected anabatic lora merge BASE ADAPTER OUTPUT"));
+  EXPECT_THAT(
+      failure({"lora", "merge", "a", "b", "c", "--format", "peft"}, kUsage),
+      HasSubstr("[lora] --format: expected hf, gguf, mxfp4 or compressed-tensors, got 'peft'"));
   EXPECT_THAT(failure({"lora", "info", model, "--model.path", model}, kUsage),
               HasSubstr("expected a directory with adapter_config.json, found none"));
   EXPECT_THAT(failure({"plan", model, "--model.init", "random", "--lora.targets", "mlp"}, kUsage),

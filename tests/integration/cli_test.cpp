@@ -172,26 +172,31 @@ TEST_F(Cli, AnswersInAChat) {
 TEST_F(Cli, TrainsShowsMergesAndUsesAnAdapter) {
   succeed({"train", config_});
   const fs::path adapter = folder_.path() / "adapter", merged = folder_.path() / "merged";
-  succeed({"train",
-           "--model.path",
-           run_,
-           "--data.train",
-           text_,
-           "--data.sequence_length",
-           "16",
-           "--train.steps",
-           "4",
-           "--train.micro_batch_size",
-           "2",
-           "--train.output",
-           adapter,
-           "--lora.targets",
-           "attention",
-           "experts",
-           "--lora.rank",
-           "2",
-           "--optimizer.learning_rate",
-           "0.01"});
+  const auto train_to = [&](const fs::path& output, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"train",
+                                       "--model.path",
+                                       run_,
+                                       "--data.train",
+                                       text_,
+                                       "--data.sequence_length",
+                                       "16",
+                                       "--train.steps",
+                                       "4",
+                                       "--train.micro_batch_size",
+                                       "2",
+                                       "--train.output",
+                                       output,
+                                       "--lora.targets",
+                                       "attention",
+                                       "experts",
+                                       "--lora.rank",
+                                       "2",
+                                       "--optimizer.learning_rate",
+                                       "0.01"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    succeed(arguments);
+  };
+  train_to(adapter, {});
   const std::string info = succeed({"lora", "info", adapter});  // its config names the model
   EXPECT_THAT(info, HasSubstr("attention        8       8"));
   EXPECT_THAT(info, HasSubstr("experts     norm of the change "));
@@ -234,6 +239,17 @@ TEST_F(Cli, TrainsShowsMergesAndUsesAnAdapter) {
   succeed({"lora", "convert", adapter, folder_.path() / "v4", "--format", "peft_per_expert"});
   EXPECT_EQ(loss_of({"--model.path", run_, "--adapter", folder_.path() / "v4"}),
             loss_of({"--model.path", run_, "--adapter", adapter}));
+
+  const fs::path grid = folder_.path() / "grid";
+  train_to(grid, {"--quantization.enable", "true", "--quantization.format", "int8_channel"});
+  const char* const error =
+      "grid        layers.0.experts.down.weight: int8_channel, largest error ";
+  EXPECT_THAT(succeed({"convert", run_, folder_.path() / "base", "--format", "compressed-tensors",
+                       "--grid_of", grid}),
+              HasSubstr(error));
+  EXPECT_THAT(succeed({"lora", "merge", run_, grid, folder_.path() / "packed", "--format",
+                       "compressed-tensors"}),
+              HasSubstr(error));
 }
 
 TEST_F(Cli, ChecksThatMicroBatchesDoNotMatter) {

@@ -417,8 +417,6 @@ TEST(Quantization, IsRefusedByTheNamesOfKeys) {
   EXPECT_THAT(
       problems({{"quantization.format", {"q8_0"}}, {"train.precision", {"fp16"}}}),
       HasSubstr("train.precision: expected bf16, fp32 or int8 with quantization, got fp16"));
-  EXPECT_THAT(problems({{"quantization.format", {"q8_0"}}, {"lora.targets", {"all"}}}),
-              HasSubstr("lora.targets: expected none"));
   EXPECT_THAT(problems({{"quantization.bit_num", {"4"}}, {"quantization.per_channel", {"true"}}}),
               HasSubstr("quantization.per_channel: expected false with bit_num: 4"));
   EXPECT_THAT(problems({{"quantization.format", {"q8_0"}},

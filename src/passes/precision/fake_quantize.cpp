@@ -32,7 +32,10 @@ class GridChooser {
         explanation_(context.options.explanation) {}
 
   bool run() {
-    require_units(graph_, options_.units, "quantization.units", is_outside_router);
+    has_frozen_ = std::ranges::any_of(graph_.nodes,
+                                      [&](const Node& node) { return is_of_weight(node, false); });
+    require_units(graph_, options_.units, "quantization.units",
+                  [&](const Node& product) { return is_of_weight(product, !has_frozen_); });
     const std::set<Name> parameters = chosen();
     require_forms(parameters);
     bool changed = false;
@@ -41,15 +44,21 @@ class GridChooser {
   }
 
  private:
-  // Weights of the units' products.
+  // Whether it is a product of a weight that is trained, or of one that is frozen.
+  bool is_of_weight(const Node& node, bool is_trained) const {
+    if (!is_plain_product(node) || !is_outside_router(node)) return false;
+    const State* weight = weight_of(graph_, node);
+    return weight != nullptr && weight->is_trainable == is_trained;
+  }
+
+  // Weights of the units' products. Where some are frozen, those that are trained are an adapter's.
   std::set<Name> chosen() const {
     std::set<Name> parameters;
     for (const Node& node : graph_.nodes) {
-      if (!is_plain_product(node) || !is_outside_router(node)) continue;
+      if (!is_of_weight(node, !has_frozen_)) continue;
       const bool is_wanted = std::ranges::any_of(
           options_.units, [&](const std::string& unit) { return is_in_unit(graph_, node, unit); });
-      const State* weight = is_wanted ? weight_of(graph_, node) : nullptr;
-      if (weight != nullptr) parameters.insert(weight->name);
+      if (is_wanted) parameters.insert(weight_of(graph_, node)->name);
     }
     return parameters;
   }
@@ -106,14 +115,15 @@ class GridChooser {
     const bool is_read = std::ranges::any_of(graph_.nodes, [&](const Node& node) {
       return std::ranges::find(node.inputs, weight) != node.inputs.end();
     });
-    if (is_read) {
+    if (is_read && !has_frozen_) {
       const TensorType type = graph_.value(weight).type;
       const ValueId copy = builder_.state_of(parameter, StateRole::kRowMajorCopy, type);
       for (Node& node : graph_.nodes) std::ranges::replace(node.inputs, weight, copy);
     }
     if (explanation_ != nullptr)
-      explanation_->push_back(
-          fmt::format("{}: values of {}", text(parameter), to_string(*options_.grid)));
+      explanation_->push_back(fmt::format("{}: values of {}{}", text(parameter),
+                                          to_string(*options_.grid),
+                                          has_frozen_ ? ", rounded once as it is loaded" : ""));
     return true;
   }
 
@@ -121,6 +131,7 @@ class GridChooser {
   ir::GraphBuilder builder_;
   const spec::QuantizationOptions& options_;
   std::vector<std::string>* explanation_;
+  bool has_frozen_ = false;  // some product outside of routers reads a frozen weight
 };
 
 bool fake_quantize(Graph& graph, const PassContext& context) {

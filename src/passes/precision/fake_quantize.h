@@ -10,6 +10,10 @@
 // So the gradient of the copy is credited to the parameter, unchanged: straight-through. Routers
 // stay as they are. A weight that others read too, as a tied embedding, is refused.
 //
+// Under an adapter weights are frozen. They get the grid too, and the adapter's own do not. Their
+// values are rounded once, as they are loaded (train/lora/grid_rows.h). So products read the
+// parameter as before, and what is derived from it is a plain copy.
+//
 // It changes results. Linear in nodes times states. It runs after precision, which makes copies,
 // and before the passes that pack, arrange or split parameters and take the grid along.
 #pragma once

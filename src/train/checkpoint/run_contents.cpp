@@ -16,6 +16,7 @@
 #include "plugin/plugin_set.h"
 #include "train/attention/key_blocks.h"
 #include "train/checkpoint/kept_batch.h"
+#include "train/config/quantization_keys.h"
 #include "train/model_session.h"
 #include "train/tokenize.h"
 
@@ -246,6 +247,12 @@ std::string settings_for(std::int64_t micro_batches, std::int64_t ranks) {
                               : fmt::format("{} keeps them, or {}", setting(fewer), setting(more));
 }
 
+// Weights under an adapter in another grid are other weights, however keys spell it.
+bool is_other_grid(const std::string& key, const RunConfig& saved, const RunConfig& now) {
+  return key.starts_with("quantization.") && trains_adapter(now) &&
+         quantization_options(saved) != quantization_options(now);
+}
+
 // Settings whose change is reported: those of the optimizer and its schedule.
 bool is_remarkable(const std::string& key) {
   return key == "train.steps" || key.starts_with("optimizer.");
@@ -305,7 +312,8 @@ ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
       change.remarks.push_back(
           fmt::format("{} is {} from here on; the checkpoint has {}, with as many samples a step",
                       key.name, after, before));
-    } else if (!is_other_product && binding_keys().contains(key.name)) {
+    } else if (!is_other_product &&
+               (binding_keys().contains(key.name) || is_other_grid(key.name, saved, now))) {
       change.maths +=
           fmt::format("\n  {}: the checkpoint has {}, this run {}", key.name, before, after);
     } else if (is_other_product || is_remarkable(key.name)) {

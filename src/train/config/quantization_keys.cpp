@@ -53,7 +53,8 @@ void add_contradictions(const Quantization& section, std::vector<std::string>& p
 void add_quantization_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(boolean("quantization.enable",
                          "Products of quantization.units read weights with the values that a "
-                         "quantised file will hold of them. Weights that are trained stay fp32.",
+                         "quantised file will hold of them. Weights that are trained stay fp32. "
+                         "Those under an adapter (lora) are rounded once, as they are loaded.",
                          AT(quantization.enable)));
   keys.push_back(strings("quantization.units",
                          "Units whose weights these are, such as experts, layers.3.mlp or "
@@ -107,10 +108,14 @@ void add_quantization_problems(const RunConfig& config, std::vector<std::string>
          "auto or a number: steps that are skipped would move the end of quant_delay", "dynamic");
   expect(!has_gradients_in_fp16(config), "train.precision", "bf16, fp32 or int8",
          config.train.precision);
-  expect(!trains_adapter(config), "lora.targets",
-         "none: the weights under an adapter are not trained, so they find no better place in a "
-         "grid,",
-         joined(config.lora.targets, ", "));
+  if (trains_adapter(config)) {
+    expect(section.quant_delay == 0, "quantization.quant_delay",
+           "0 with lora: the weights under an adapter are rounded once, as they are loaded,",
+           section.quant_delay);
+    expect(config.lora.base == "auto" ||
+               (config.lora.base == "mxfp4" && format_of(section) == GridFormat::kMxfp4),
+           "lora.base", "auto, or mxfp4 where quantization.format is mxfp4 too,", config.lora.base);
+  }
   expect(!trains_on_pairs(config), "train.objective",
          "lm or sft: the reference of dpo has other weights", config.train.objective);
 }

@@ -136,6 +136,40 @@ std::unique_ptr<model::AdapterValues> load_adapter(const std::string& directory,
   return values;
 }
 
+// Weights with scales keep them, unless another dtype is asked for.
+void require_numbers(const fs::path& path, const StoredModel& source,
+                     const ConvertOptions& options) {
+  if (options.adapter.empty() || !source.is_quantised() || options.dtype) return;
+  throw Unsupported(
+      fmt::format("[lora] {}: its weights have scales, into which nothing is merged; --dtype bf16 "
+                  "writes numbers",
+                  path.string()));
+}
+
+// Whose grid a conversion writes, for messages.
+std::string owner_of_grid(const fs::path& source, const ConvertOptions& options) {
+  return !options.grid_of.empty()   ? options.grid_of
+         : !options.adapter.empty() ? options.adapter
+                                    : source.string();
+}
+
+std::optional<TrainedGrid> trained_grid_for(const fs::path& path, const StoredModel& source,
+                                            const ConvertOptions& options) {
+  const bool writes_grid =
+      options.writes_gguf || options.packs_weights || options.block_type != nullptr;
+  ANABATIC_REQUIRE(
+      options.grid_of.empty() || (writes_grid && options.adapter.empty() && !options.upcycle),
+      "[convert] --grid_of: expected --format gguf, compressed-tensors or mxfp4, and "
+      "no --upcycle, got another form for the grid of {}",
+      options.grid_of);
+  std::optional<TrainedGrid> trained = grid_of_conversion(path, options.adapter, options.grid_of);
+  if (const std::string owner = owner_of_grid(path, options); trained && owner != path.string()) {
+    if (!options.grid_of.empty()) (void)model::PeftFiles(source.config(), owner);
+    if (options.keeps_mtp) require_weights(source.map(), *trained, owner);
+  }
+  return trained;
+}
+
 // What the result holds: the parameters of the source, with an adapter merged into them, or those
 // of a mixture made from them.
 model::StateReader values_of(const StoredModel& source, const model::ModelConfig& result,
@@ -315,9 +349,14 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   ANABATIC_REQUIRE(!options.packs_weights || (!options.upcycle && options.block_type == nullptr),
                    "[convert] --format compressed-tensors: expected neither --upcycle nor --dtype "
                    "mxfp4 with it");
-  const std::optional<TrainedGrid> trained = find_trained_grid(source_path);
+  const bool writes_grid = options.packs_weights || options.block_type != nullptr;
+  const std::optional<TrainedGrid> trained = trained_grid_for(source_path, source, options);
   require_directory_form(trained, options.packs_weights, options.block_type != nullptr,
-                         source_path.string());
+                         owner_of_grid(source_path, options));
+  if (trained && !options.adapter.empty() && !writes_grid)
+    log_warning(
+        "[lora] {}: it was trained on weights in {}; it is merged into the weights as they are",
+        options.adapter, to_string(trained->grid));
   Unfinished directory(destination);
   const fs::path& path = directory.path();
   fs::create_directory(path);
@@ -325,11 +364,7 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   manifest.upcycle = options.upcycle;
   manifest.adapter = options.adapter;
   const auto adapter = load_adapter(options.adapter, source);
-  if (adapter && source.is_quantised() && !options.dtype)
-    throw Unsupported(fmt::format(
-        "[lora] {}: its weights have scales, into which nothing is merged; --dtype bf16 "
-        "writes numbers",
-        source_path.string()));
+  require_numbers(source_path, source, options);
   const std::string text = config_for(source.config(), model::config_text(source_path), options);
   if (fs::is_directory(source_path))
     copy_other_files(source_path, path);
@@ -369,15 +404,18 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
                    "[convert] --experts: a GGUF file has one tensor for all experts of a layer");
   ANABATIC_REQUIRE(!options.upcycle,
                    "[convert] --upcycle: writes a directory, which can be converted then");
-  ANABATIC_CHECK(options.adapter.empty(), "[convert] an adapter is merged into a directory");
   if (fs::is_directory(source_path) && find_key_blocks(source_path))
     log_warning(
         "[convert] {}: it was trained with attention.blocks, for which a GGUF file has no key: "
         "readers of it attend to all keys",
         source_path.string());
   const StoredModel source(source_path, options.keeps_mtp);
-  const model::GgufParameterType trained = gguf_type_of(
-      find_trained_grid(source_path), options.block_type, options.dtype, source_path.string());
+  const model::GgufParameterType trained =
+      gguf_type_of(trained_grid_for(source_path, source, options), options.block_type,
+                   options.dtype, owner_of_grid(source_path, options));
+  const auto adapter = load_adapter(options.adapter, source);
+  require_numbers(source_path, source, options);
+  const model::StateReader values = values_of(source, source.config(), {}, adapter.get());
   const model::GgufTarget target =
       model::gguf_target(source.config(), source.map(), options.block_type, trained);
   io::GgufKeys keys;
@@ -386,12 +424,13 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
   Unfinished file(destination);
   Unfinished manifest_file(manifest_path(destination), true);  // perhaps of a file that is gone
   Manifest manifest = describe_source(source_path, source);
-  model::write_gguf(file.path(), std::move(keys), target, source.reader());
-  prove_values(source.reader(), file.path(), manifest);
+  manifest.adapter = options.adapter;
+  model::write_gguf(file.path(), std::move(keys), target, values);
+  prove_values(values, file.path(), manifest);
   if (options.compares_logits)
     prove_logits(source_path, source.config(), file.path(),
                  options.dtype || options.block_type != nullptr || trained.type != nullptr ||
-                     source.is_quantised(),
+                     source.is_quantised() || (adapter && !is_f32(source.map())),
                  manifest);
   manifest.in_f16 = target.in_f16;
   write_manifest_file(manifest_file.path(), manifest);
@@ -411,6 +450,11 @@ Manifest convert(const fs::path& source, const fs::path& destination,
                  const ConvertOptions& options) {
   ANABATIC_REQUIRE(fs::is_directory(source) || io::is_gguf(source),
                    "[convert] {}: expected a model directory or a GGUF file, found neither",
+                   source.string());
+  ANABATIC_REQUIRE(!fs::exists(source / model::kAdapterConfig) || fs::exists(source / kConfigFile),
+                   "[convert] {0}: expected a model, got an adapter: lora convert writes it, lora "
+                   "merge adds it to the model below it, and --grid_of {0} writes that model in "
+                   "its grid",
                    source.string());
   return options.writes_gguf ? convert_to_gguf(source, destination, options)
                              : convert_to_directory(source, destination, options);

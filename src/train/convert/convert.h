@@ -29,13 +29,17 @@ struct ConvertOptions {
   bool compares_logits = true;              // loads both models whole
   std::optional<UpcycleOptions> upcycle{};  // the result is a mixture of experts
   std::string adapter{};                    // a directory of PEFT's to merge; empty: none
+  // An adapter that was trained with quantization: the weights under it are written in its grid,
+  // and it is not merged. Empty: none.
+  std::string grid_of{};
 };
 
 // `source` is a directory or a GGUF file. `destination` must not exist or be empty. It appears
 // under its name only when it is whole and was read back. InvalidArgument lists tensors that are
 // missing, surplus or of another shape. Weights that a run trained on a grid (trained_grid.h) are
-// written in it, where the format has it. Unsupported lists what a GGUF file of the model's
-// architecture cannot say, and names a family that has no MXFP4.
+// written in it, where the format has it. So are those under an adapter. With an adapter that is
+// merged, sums are rounded to it. Unsupported lists what a GGUF file of the model's architecture
+// cannot say, and names a family that has no MXFP4.
 Manifest convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                  const ConvertOptions& options);
 

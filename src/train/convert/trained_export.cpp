@@ -54,6 +54,33 @@ void require_begun(const TrainedGrid& trained, const std::string& source) {
 
 }  // namespace
 
+std::optional<TrainedGrid> grid_of_conversion(const std::filesystem::path& source,
+                                              const std::string& adapter,
+                                              const std::string& grid_of) {
+  if (grid_of.empty()) return find_trained_grid(adapter.empty() ? source.string() : adapter);
+  std::optional<TrainedGrid> trained = find_trained_grid(grid_of);
+  ANABATIC_REQUIRE(
+      trained.has_value() &&
+          !std::filesystem::exists(std::filesystem::path(grid_of) / "config.json"),
+      "[convert] --grid_of: expected an adapter that was trained with quantization, got {}",
+      grid_of);
+  return trained;
+}
+
+void require_weights(const model::WeightMap& map, const TrainedGrid& trained,
+                     const std::string& adapter) {
+  std::set<std::string, std::less<>> known;
+  for (const model::FileTensor& tensor : map.tensors)
+    for (const model::WeightPiece& piece : tensor.pieces) known.insert(piece.state);
+  std::vector<std::string> others;
+  for (const auto& [name, error] : trained.parameters)
+    if (!known.contains(name)) others.push_back(name);
+  ANABATIC_REQUIRE(others.empty(),
+                   "[convert] {}: expected the model under this adapter, got one without these "
+                   "weights of its grid: {}",
+                   adapter, fmt::join(others, ", "));
+}
+
 void require_directory_form(const std::optional<TrainedGrid>& trained, bool packs_weights,
                             bool is_mxfp4, const std::string& source) {
   if (!packs_weights && !(is_mxfp4 && trained)) return;

@@ -11,6 +11,15 @@
 
 namespace anabatic::train {
 
+// The grid that a conversion writes weights in: that of `grid_of`, or of an adapter that is merged,
+// or of the source. Nothing where there is none. InvalidArgument where `grid_of` has none.
+std::optional<TrainedGrid> grid_of_conversion(const std::filesystem::path& source,
+                                              const std::string& adapter,
+                                              const std::string& grid_of);
+// InvalidArgument lists weights of an adapter's grid that a model does not have.
+void require_weights(const model::WeightMap& map, const TrainedGrid& trained,
+                     const std::string& adapter);
+
 // InvalidArgument where a directory that is packed, or has experts in MXFP4, cannot hold what was
 // trained; packed weights have to be trained. `source` is for messages.
 void require_directory_form(const std::optional<TrainedGrid>& trained, bool packs_weights,

@@ -20,35 +20,52 @@ constexpr std::int64_t kLargestTrainedGrid = std::int64_t{1} << 26;
 
 }  // namespace
 
-GridError grid_error(const WeightGrid& grid, std::int64_t elements, std::int64_t columns,
-                     const std::function<void(std::int64_t first, std::span<float> values)>& read) {
-  GridError error;
-  double squares = 0, of_values = 0;
-  const std::int64_t group = grid.group > 0 ? grid.group : columns;
-  std::vector<float> row(static_cast<std::size_t>(columns));
+void GridErrorSums::add(const GridErrorSums& other) {
+  largest = std::max(largest, other.largest);
+  largest_error = std::max(largest_error, other.largest_error);
+  squares += other.squares;
+  of_values += other.of_values;
+}
+
+GridError GridErrorSums::error() const {
+  return {.largest = largest,
+          .largest_error = largest_error,
+          .relative_error = of_values > 0 ? std::sqrt(squares / of_values) : 0};
+}
+
+GridErrorSums round_row(const WeightGrid& grid, std::span<float> row) {
+  GridErrorSums sums;
+  const std::size_t group = grid.group > 0 ? static_cast<std::size_t>(grid.group) : row.size();
   with_grid_elements(grid.format, [&]<class Encoder>(Encoder) {
-    for (std::int64_t first = 0; first < elements; first += columns) {
-      read(first, row);
-      for (std::int64_t begin = 0; begin < columns; begin += group) {
-        const auto values = std::span<const float>(row).subspan(static_cast<std::size_t>(begin),
-                                                                static_cast<std::size_t>(group));
-        const float largest =
-            *std::ranges::max_element(values, {}, [](float value) { return std::abs(value); });
-        const GridScale scale = Encoder::scale_of(largest);
-        error.largest = std::max(error.largest, std::abs(double{largest}));
-        for (const float value : values) {
-          const double difference =
-              double{Encoder::value_of(Encoder::element_of(value, scale.rule), scale.scale)} -
-              double{value};
-          error.largest_error = std::max(error.largest_error, std::abs(difference));
-          squares += difference * difference;
-          of_values += double{value} * double{value};
-        }
+    for (std::size_t begin = 0; begin < row.size(); begin += group) {
+      const std::span<float> values = row.subspan(begin, group);
+      const float largest =
+          *std::ranges::max_element(values, {}, [](float value) { return std::abs(value); });
+      const GridScale scale = Encoder::scale_of(largest);
+      sums.largest = std::max(sums.largest, std::abs(double{largest}));
+      for (float& value : values) {
+        const float rounded =
+            Encoder::value_of(Encoder::element_of(value, scale.rule), scale.scale);
+        const double difference = double{rounded} - double{value};
+        sums.largest_error = std::max(sums.largest_error, std::abs(difference));
+        sums.squares += difference * difference;
+        sums.of_values += double{value} * double{value};
+        value = rounded;
       }
     }
   });
-  error.relative_error = of_values > 0 ? std::sqrt(squares / of_values) : 0;
-  return error;
+  return sums;
+}
+
+GridError grid_error(const WeightGrid& grid, std::int64_t elements, std::int64_t columns,
+                     const std::function<void(std::int64_t first, std::span<float> values)>& read) {
+  GridErrorSums sums;
+  std::vector<float> row(static_cast<std::size_t>(columns));
+  for (std::int64_t first = 0; first < elements; first += columns) {
+    read(first, row);
+    sums.add(round_row(grid, row));
+  }
+  return sums.error();
 }
 
 std::string to_string(const TrainedGrid& trained) {

@@ -32,6 +32,18 @@ struct TrainedGrid {
   bool has_begun = true;  // false: products still read the weights as they are
 };
 
+// What errors are made of, of one row or of several.
+struct GridErrorSums {
+  double largest = 0, largest_error = 0;  // as in GridError
+  double squares = 0, of_values = 0;      // of differences, and of values
+
+  void add(const GridErrorSums& other);
+  GridError error() const;
+};
+
+// Rounds a whole row to the values of the grid, as a file has them.
+GridErrorSums round_row(const WeightGrid& grid, std::span<float> row);
+
 // For a weight of so many elements, whose rows have `columns`. `read` fills elements from the given
 // one on.
 GridError grid_error(const WeightGrid& grid, std::int64_t elements, std::int64_t columns,

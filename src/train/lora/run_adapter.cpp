@@ -9,7 +9,9 @@
 #include "base/log.h"
 #include "io/data/fingerprint.h"
 #include "train/config/dropout_keys.h"
+#include "train/config/quantization_keys.h"
 #include "train/convert/stored_model.h"
+#include "train/convert/trained_grid.h"
 #include "train/ranks/run_mesh.h"
 
 namespace anabatic::train {
@@ -41,6 +43,16 @@ void warn_of_gaps(const model::PeftFiles& files, const std::string& directory) {
       "file, such as {}; PEFT drops these silently",
       directory, names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "has" : "have",
       names.front());
+}
+
+// An adapter makes up for the rounding of the weights that it was trained on.
+void warn_of_grid(const RunConfig& run, const std::string& directory) {
+  const std::optional<TrainedGrid> trained = find_trained_grid(directory);
+  const std::optional<WeightGrid> grid = quantization_options(run).grid;
+  if (!trained || trained->grid == grid) return;
+  log_warning("[lora] {}: it was trained on weights in the grid {}, and goes on on weights {}",
+              directory, to_string(trained->grid),
+              grid ? "in " + to_string(*grid) : "as they are (quantization.enable: false)");
 }
 
 // A stack of experts reads rows in an order that changes with the micro-batch, and PEFT's adapters
@@ -92,6 +104,7 @@ std::shared_ptr<const model::Adapter> adapter_of(const RunConfig& run,
     const model::PeftFiles files = adapter_files(run, config);
     if (!run.lora.from.empty()) require_equal_settings(run, files.peft());
     warn_of_gaps(files, directory);
+    if (!run.lora.from.empty()) warn_of_grid(run, directory);
     auto adapter = std::make_shared<model::Adapter>(files.adapter());
     const bool is_usual = run.lora.dropout == RunConfig::kUsualDropout;
     adapter->dropout = is_usual ? files.peft().dropout : run.lora.dropout;
@@ -137,7 +150,9 @@ std::optional<BlockFormat> frozen_format_of(const RunConfig& run) {
 
 std::string base_to_string(const RunConfig& run) {
   const fs::path trained = fs::path(run.model.adapter) / "run_config.yaml";
-  const std::string base = fs::exists(trained) ? load_run_config(trained, {}).lora.base : "auto";
+  std::string base = fs::exists(trained) ? load_run_config(trained, {}).lora.base : "auto";
+  if (const auto grid = find_trained_grid(run.model.adapter))
+    base = fmt::format("{}, as convert --grid_of writes them", to_string(grid->grid));
   return fmt::format("{}: on the weights of {} in {}{}", run.model.adapter, run.model.path,
                      uses_bf16(run) ? "bf16" : "f32",
                      base == "auto" ? "" : fmt::format("; it was trained on them in {}", base));

@@ -53,12 +53,13 @@ void for_parts(const std::vector<Drawn>& all, Range range,
 
 }  // namespace
 
-void draw_parameters(std::span<const ir::State> parameters, runtime::StateStore& store,
-                     const runtime::RankContext& rank, std::uint64_t seed) {
+void draw_parameters(std::span<const ir::State> parameters, const runtime::StateStore& store,
+                     const runtime::RankContext& rank, std::uint64_t seed,
+                     const std::function<void(Name state, std::int64_t first,
+                                              std::span<const float> values)>& write) {
   const std::vector<Drawn> all = list(parameters, store);
   const std::int64_t total = all.empty() ? 0 : all.back().range.end;
   std::vector<float> window(static_cast<std::size_t>(std::min(total, kWindowElements)));
-  StateCursor cursor(store);
   StepSums sums(rank, 1);
   const std::int64_t num_ranks = sums.num_ranks();
   std::vector<std::int64_t> bytes(static_cast<std::size_t>(num_ranks));  // of each rank's part
@@ -79,10 +80,9 @@ void draw_parameters(std::span<const ir::State> parameters, runtime::StateStore&
     sums.share(std::as_writable_bytes(std::span(window)), bytes);
     for_parts(all, {first, first + count},
               [&](const Drawn& drawn, std::int64_t element, Range range) {
-                cursor.write(drawn.state->name, element, values_of(range));
+                write(drawn.state->name, element, values_of(range));
               });
   }
-  cursor.flush();
 }
 
 }  // namespace anabatic::train
