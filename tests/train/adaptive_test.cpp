@@ -643,7 +643,7 @@ TEST(AdaptiveTraining, IsRefusedByTheNamesOfKeys) {
               HasSubstr("memory.optimizer_state: expected resident or auto with train.precision: "
                         "adaptive, got disk"));
   EXPECT_THAT(problems({{"lora.targets", {"all"}}}),
-              HasSubstr("train.precision: expected bf16 with lora, got adaptive"));
+              HasSubstr("train.precision: expected bf16 or int8 with lora, got adaptive"));
   EXPECT_THAT(
       message_of<InvalidArgument>([&] {
         load_run_config("", {{"train.precision", {"int8"}}, {"precision.adaptive.every", {"7"}}});

@@ -210,7 +210,7 @@ TEST(LoraGrid, RoundsWeightsOnceAsTheyAreLoaded) {
 TEST(LoraGrid, TrainsWithTheBitsOfABaseThatWasConvertedBefore) {
   const TemporaryDirectory folder;
   const fs::path base = trained_base(folder.path());
-  for (const char* precision : {"bf16", "fp32"})
+  for (const char* precision : {"bf16", "fp32", "int8"})
     for (const Format& format : kForms) {
       const bool is_bf16 = std::string_view(precision) == "bf16";
       if (!is_bf16 && std::string_view(format.name) != "int4_group") continue;

@@ -390,7 +390,7 @@ constexpr OpRows kOps[] = {
     head("head_log_probabilities"),
     head("head_loss"),
     built(engines<HeadRows>("head_loss_with_gradient", kRun, nullptr)),
-    head("head_loss_with_input_gradient"),
+    built(engines<HeadRows>("head_loss_with_input_gradient", kRun, nullptr)),
     vector(variants::join_heads()),
     vector(variants::join_heads_gradient()),
     vector(variants::label_log_probabilities()),

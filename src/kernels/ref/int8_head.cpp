@@ -55,7 +55,7 @@ class Int8Head {
   void run() {
     find_exponentials();
     put_input_gradient();
-    put_weight_gradient();
+    if (args_.outputs.size() > 2) put_weight_gradient();
   }
 
  private:
@@ -167,6 +167,6 @@ class Int8Head {
 
 }  // namespace
 
-void int8_head_loss_with_gradient(const Arguments& args) { Int8Head(args).run(); }
+void int8_head_loss(const Arguments& args) { Int8Head(args).run(); }
 
 }  // namespace anabatic::kernels::ref

@@ -5,7 +5,7 @@
 
 namespace anabatic::kernels::ref {
 
-// `head_loss_with_gradient` with the attribute `fallback`.
-void int8_head_loss_with_gradient(const Arguments& args);
+// `head_loss_with_gradient` and `head_loss_with_input_gradient` with the attribute `fallback`.
+void int8_head_loss(const Arguments& args);
 
 }  // namespace anabatic::kernels::ref

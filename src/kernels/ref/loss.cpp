@@ -125,12 +125,13 @@ double head_seed(const Arguments& args) {
 }
 
 void head_loss_with_input_gradient(const Arguments& args) {
+  if (args.attributes->contains("fallback")) return int8_head_loss(args);
   const double* dlogits = head_gradients(args);
   put_input_gradient(args, dlogits, head_seed(args));
 }
 
 void head_loss_with_gradient(const Arguments& args) {
-  if (args.attributes->contains("fallback")) return int8_head_loss_with_gradient(args);
+  if (args.attributes->contains("fallback")) return int8_head_loss(args);
   const TensorView &x = args.inputs[0], &weight = args.inputs[1];
   const std::int64_t width = columns(x), num_rows = rows(x), num_classes = rows(weight);
   const double* dlogits = head_gradients(args);

@@ -45,8 +45,9 @@ std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attrib
 std::vector<TensorType> infer_with_input_gradient(ir::Types inputs,
                                                   const spec::Attributes& attributes) {
   const Check check("head_loss_with_input_gradient", inputs, attributes, {"dloss"},
-                    {"dx_dtype", "loss_scaled"});
+                    {"dx_dtype", "fallback", "loss_scaled"});
   check_head_loss_inputs(check, attributes);
+  check.fallback_of_gradient(check.floating(0, "x", 2));
   check.number("dloss");
   return {typed(wide_dtype(inputs[0].dtype), {}), dx_type(check, inputs[0])};
 }

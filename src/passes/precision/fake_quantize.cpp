@@ -29,11 +29,10 @@ class GridChooser {
       : graph_(graph),
         builder_(graph, context.find_op),
         options_(context.options.quantization),
-        explanation_(context.options.explanation) {}
+        explanation_(context.options.explanation),
+        has_frozen_(trains_adapter(graph)) {}
 
   bool run() {
-    has_frozen_ = std::ranges::any_of(graph_.nodes,
-                                      [&](const Node& node) { return is_of_weight(node, false); });
     require_units(graph_, options_.units, "quantization.units",
                   [&](const Node& product) { return is_of_weight(product, !has_frozen_); });
     const std::set<Name> parameters = chosen();
@@ -131,7 +130,7 @@ class GridChooser {
   ir::GraphBuilder builder_;
   const spec::QuantizationOptions& options_;
   std::vector<std::string>* explanation_;
-  bool has_frozen_ = false;  // some product outside of routers reads a frozen weight
+  const bool has_frozen_;
 };
 
 bool fake_quantize(Graph& graph, const PassContext& context) {

@@ -61,13 +61,13 @@ Precision usual(Precision policy) {
   return policy == Precision::kMixed ? Precision::kBf16 : policy;
 }
 
-std::string reason_of(const ProductPlace& place, const ir::State& parameter, const TensorType& type,
+std::string reason_of(const ir::Graph& graph, const ProductPlace& place, const ir::State& parameter,
                       Precision precision, Precision policy, const spec::ProductOptions& options) {
   if (precision == usual(policy)) return {};
   if (const Unit* keep = unit_of(place, options.keep); keep != nullptr && keep->second == precision)
     return fmt::format("precision.keep has {}", keep->first);
   if (policy == Precision::kInt8) {
-    if (std::string reason = int8_refusal_of_weight(parameter, type); !reason.empty())
+    if (std::string reason = int8_refusal_of_weight(graph, parameter); !reason.empty())
       return reason;
     if (std::string reason = int8_refusal_of_units(place, options); !reason.empty()) return reason;
   }
@@ -140,9 +140,8 @@ std::vector<ProductFormat> product_formats(const ir::Graph& graph, Precision pol
       const ProductPlace place{unit_name(parameter->name), text(node.tag.segment)};
       if (add_raised(place.name, is_head, options, formats)) continue;
       const Precision precision = precision_of(node, graph.value(input).type);
-      formats.push_back({place.name, precision,
-                         reason_of(place, *parameter, graph.value(parameter->before).type,
-                                   precision, policy, options)});
+      formats.push_back(
+          {place.name, precision, reason_of(graph, place, *parameter, precision, policy, options)});
     }
   }
   return formats;
@@ -160,8 +159,13 @@ std::string to_string(const std::vector<ProductFormat>& formats) {
     // In the order of their first layers.
     std::vector<std::pair<LayerName, std::string>> groups;  // without numbers, and the reason
     std::vector<std::vector<std::string>> numbers;
+    bool has_adapter = false;
     for (const ProductFormat& format : formats) {
       if (format.precision != precision) continue;
+      if (format.reason == kOfAdapter) {
+        has_adapter = true;
+        continue;
+      }
       const LayerName name = parts_of(format.unit);
       const auto found = std::ranges::find_if(groups, [&](const auto& group) {
         return group.first.before == name.before && group.first.after == name.after &&
@@ -186,6 +190,7 @@ std::string to_string(const std::vector<ProductFormat>& formats) {
       texts.push_back(fmt::format("{}{}{}{}", name.before, number, name.after,
                                   reason.empty() ? "" : fmt::format(" ({})", reason)));
     }
+    if (has_adapter) texts.emplace_back("those of the adapter");
     if (!texts.empty())
       out += fmt::format("{}products in {}: {}", out.empty() ? "" : "\n", word(precision),
                          fmt::join(texts, ", "));

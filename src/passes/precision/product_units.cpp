@@ -146,8 +146,18 @@ std::string int8_refusal_of_units(const ProductPlace& product,
   return critical != nullptr ? fmt::format("precision.critical has {}", *critical) : "";
 }
 
-std::string int8_refusal_of_weight(const ir::State& parameter, const TensorType& type) {
-  if (!parameter.is_trainable) return "the weight is frozen";
+bool trains_adapter(const ir::Graph& graph) {
+  return std::ranges::any_of(graph.states, [&](const ir::State& state) {
+    return state.kind() == ir::StateKind::kParameter && !state.is_trainable &&
+           graph.value(state.before).type.ndim() >= 2;
+  });
+}
+
+std::string int8_refusal_of_weight(const ir::Graph& graph, const ir::State& parameter) {
+  const TensorType& type = graph.value(parameter.before).type;
+  if (type.is_quantized())
+    return fmt::format("lora.base keeps it in {}", is_mxfp4(type) ? "mxfp4" : "int8");
+  if (parameter.is_trainable && trains_adapter(graph)) return std::string(kOfAdapter);
   const std::int64_t depth = std::min(type.dim(-2), type.dim(-1));
   return depth < kLeastInt8Depth ? fmt::format("a depth of {} is below {}", depth, kLeastInt8Depth)
                                  : "";

@@ -71,8 +71,13 @@ inline constexpr std::string_view kRaised = "error was above precision.adaptive.
 // nothing does. It knows nothing of raised_precision().
 std::string int8_refusal_of_units(const ProductPlace& product, const spec::ProductOptions& options);
 
+// Whether matrices of the graph are frozen. Those that are trained are an adapter's then.
+bool trains_adapter(const ir::Graph& graph);
+
+inline constexpr std::string_view kOfAdapter = "it is of an adapter";
+
 // Why a weight has no int8 products, whatever its units; empty where it may have some.
-std::string int8_refusal_of_weight(const ir::State& parameter, const TensorType& type);
+std::string int8_refusal_of_weight(const ir::Graph& graph, const ir::State& parameter);
 
 // InvalidArgument for a unit of `key` that holds no product that `counts`, with the nearest one and
 // all that there are.

@@ -27,16 +27,23 @@ class Quantizer {
     for (const Name name : frozen) {
       const std::optional<BlockFormat> format = format_of(name);
       const TensorType& type = graph_.value(graph_.find_state(name)->before).type;
-      if (!format || type.is_quantized()) continue;
-      if (format->map == ElementMap::kFloat4 && type.ndim() != 3) continue;  // experts alone
+      const bool has_format =
+          format && (format->map != ElementMap::kFloat4 || type.ndim() == 3);  // experts alone
+      if (type.is_quantized() || !(has_format || is_upper(name))) continue;
       const State* copy = graph_.find_state(StateRole::kCopy, name);
       const bool is_eligible = copy != nullptr && !is_read(graph_.find_state(name)->before) &&
                                is_weight_alone(copy->before);
-      ANABATIC_CHECK(is_eligible || !is_held(name),
+      ANABATIC_CHECK(is_eligible || !has_format || !is_held(name),
                      "[quantize_frozen] '{}' is kept as {}, but not by products alone", text(name),
                      to_string(*format));
       if (!is_eligible) continue;
-      keep(name, *format);
+      const ValueId parameter = use_parameter(name);
+      TensorType& kept = graph_.value(parameter).type;
+      if (has_format)
+        kept = quantized(kept, *format);
+      else
+        kept.dtype = DType::kBFloat16;
+      if (!has_format) graph_.find_state(name)->role = StateRole::kUpper;
       changed = true;
     }
     return changed;
@@ -49,6 +56,13 @@ class Quantizer {
   std::optional<BlockFormat> format_of(Name state) const {
     if (!is_held(state)) return options_.frozen_format;
     return options_.held_states->find(text(state))->second.blocks;
+  }
+
+  // Int8 products multiply what bf16 has of it, in this program or in another over the same states.
+  bool is_upper(Name state) const {
+    if (!is_held(state)) return options_.precision == spec::Precision::kInt8;
+    const HeldState& held = options_.held_states->find(text(state))->second;
+    return held.role == StateRole::kUpper && held.layout == kRowMajor;
   }
 
   bool is_read(ValueId value) const {
@@ -74,13 +88,13 @@ class Quantizer {
     });
   }
 
-  void keep(Name name, const BlockFormat& format) {
+  // In place of its copy.
+  ValueId use_parameter(Name name) {
     const ValueId parameter = graph_.find_state(name)->before;
     const State* copy = graph_.find_state(StateRole::kCopy, name);
-    TensorType& type = graph_.value(parameter).type;
-    type = quantized(type, format);
     for (Node& node : graph_.nodes) std::ranges::replace(node.inputs, copy->before, parameter);
     graph_.states.erase(graph_.states.begin() + (copy - graph_.states.data()));
+    return parameter;
   }
 
   Graph& graph_;

@@ -7,8 +7,11 @@
 //
 // Only where plain products in bf16 alone read the matrix. So embeddings, routers and the head stay
 // as they are. In e2m1_e8m0_1x32 only stacks of matrices are kept. Products dequantise blocks of it
-// as others pack theirs: both directions read this one copy, and no packing is made. Programs over
-// the same states follow PassOptions::held_states.
+// as others pack theirs: both directions read this one copy, and no packing is made.
+//
+// With policy int8 such a matrix without a format is kept in bf16, as `upper`. Packings in int8 are
+// made of that (quantize_products), whatever passes are off. Programs over the same states follow
+// PassOptions::held_states.
 //
 // It changes results. Linear in nodes times states. It runs after precision, which makes the
 // copies, and before differentiate and pack_weights, so that no other pass sees them.

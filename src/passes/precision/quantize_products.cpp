@@ -33,11 +33,12 @@ class ProductQuantizer {
     bool changed = false;
     std::vector<Name> parameters;  // a copy: states come and go below
     for (const State& state : graph_.states)
-      if (state.role == StateRole::kParameter) parameters.push_back(state.name);
+      if (state.kind() == ir::StateKind::kParameter) parameters.push_back(state.name);
     for (const Name parameter : parameters) {
       const std::string unit = unit_name(parameter);
       const State* copy = graph_.find_state(StateRole::kCopy, parameter);
-      if (copy == nullptr && !is_raised(unit)) continue;
+      const bool may_be_copy = !graph_.find_state(parameter)->is_trainable;  // quantize_frozen
+      if (copy == nullptr && !is_raised(unit) && !may_be_copy) continue;
       const std::vector<Node*> products = products_of(parameter, copy);
       if (products.empty()) {
         if (copy != nullptr) changed |= quantize_heads(parameter, copy->before);
@@ -75,8 +76,7 @@ class ProductQuantizer {
 
   // Why products of this weight stay bf16; empty where they do not, but for those that are raised.
   std::string refusal_of(Name parameter, const std::vector<Node*>& products) const {
-    const State& state = *graph_.find_state(parameter);
-    if (std::string refusal = int8_refusal_of_weight(state, graph_.value(state.before).type);
+    if (std::string refusal = int8_refusal_of_weight(graph_, *graph_.find_state(parameter));
         !refusal.empty())
       return refusal;
     for (const Node* node : products) {
@@ -92,10 +92,8 @@ class ProductQuantizer {
 
   // Why a head with its loss stays bf16.
   std::string refusal_of_head(Name parameter, const Node& node) const {
-    if (node.op->name == "head_loss_with_input_gradient") return "the weight is frozen";
-    if (node.op->name != "head_loss_with_gradient") return "it has no gradients";
-    const State& state = *graph_.find_state(parameter);
-    if (std::string refusal = int8_refusal_of_weight(state, graph_.value(state.before).type);
+    if (!node.op->name.ends_with("_gradient")) return "it has no gradients";
+    if (std::string refusal = int8_refusal_of_weight(graph_, *graph_.find_state(parameter));
         !refusal.empty())
       return refusal;
     if (raised(unit_name(parameter), kForward)) return fmt::format("its {}", kRaised);

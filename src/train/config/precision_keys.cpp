@@ -194,11 +194,10 @@ void add_precision_problems(const RunConfig& config, std::vector<std::string>& p
   add_fp16_problems(config, problems);
   add_adaptive_problems(config, problems);
   if (!uses_int8(config)) return;
-  if (trains_adapter(config))
+  if (trains_adapter(config) && adapts_precision(config))
     problems.emplace_back(
-        fmt::format("train.precision: expected bf16 with lora, got {}: frozen weights and adapters "
-                    "have no int8 products",
-                    config.train.precision));
+        "train.precision: expected bf16 or int8 with lora, got adaptive: errors of products of "
+        "frozen weights are not sampled");
   if (trains_on_pairs(config))
     problems.emplace_back(
         fmt::format("train.precision: expected bf16 with train.objective: dpo, got {}: policy and "

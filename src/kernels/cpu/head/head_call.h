@@ -63,7 +63,7 @@ class HeadCall {
   virtual void keep_x(Int at, Int rows, Int depth) = 0;
   // Adds that of live rows [first, first + rows), from the exponentials of `turned_`.
   virtual void weight_gradient(Int first, Int rows, bool accumulate) = 0;
-  // After the last chunk.
+  // After the last chunk of a call with a weight gradient.
   virtual void end_weight_gradient() = 0;
 
   Int element_bytes() const { return size_bytes(shape_.stored); }
@@ -74,7 +74,7 @@ class HeadCall {
     return args_.outputs[2].data + row * shape_.width * Int{sizeof(float)};
   }
   // Which copy is that of row `r` from live row `first` on.
-  Int copy_of(Int first, Int r) const { return shape_.is_int8 ? first + r : r; }
+  Int copy_of(Int first, Int r) const { return shape_.keeps_all_rows() ? first + r : r; }
   Int label_of(Int live) const { return of_rows_.labels[space_->live[live]]; }
   Int num_live() const { return num_live_; }
   std::byte* thread_space(int thread) const {

@@ -59,7 +59,7 @@ class Int8Head : public HeadCall {
 
  private:
   Int8Source copies(Int first, Int rows) const {
-    return {.data = space_->x + first * tiling_->x_stride * element_bytes(),
+    return {.data = space_->x + copy_of(first, 0) * tiling_->x_stride * element_bytes(),
             .dtype = shape_.dtype,
             .rows = rows,
             .columns = shape_.width,

@@ -2,6 +2,8 @@
 #include "kernels/cpu/head/head_tiling.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "base/rounding.h"
 #include "kernels/cpu/head/head_int8.h"
@@ -165,19 +167,21 @@ Space::Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine,
   const Int rows = tiling.rows;
   take(live, shape.rows);
   take(losses, shape.rows);
-  const Int kept = shape.is_int8 ? shape.rows : 0;
+  const Int kept = shape.keeps_all_rows() ? shape.rows : 0;
   take(of_int8.factors, kept);
   take(of_int8.label_factors, kept);
   take(of_int8.labels, kept);
   take(of_int8.by_label, kept);
-  take(x, (shape.is_int8 ? shape.rows : tiling.rows) * tiling.x_stride, size_bytes(tiling.operand));
+  take(x, (shape.keeps_all_rows() ? shape.rows : rows) * tiling.x_stride,
+       size_bytes(tiling.operand));
   take(of_label, rows);
   take(shift, rows);
   take(largest, tiling.parts * rows);
   take(sums, tiling.parts * rows);
   if (shape.is_int8) {
     take(x_rows, int8_lines_bytes(int8_x_rows(shape, rows)), 1);
-    take(x_panels, int8_lines_bytes(int8_x_panels(shape, tiling.depth)), 1);
+    take(x_panels,
+         shape.with_weight_gradient ? int8_lines_bytes(int8_x_panels(shape, tiling.depth)) : 0, 1);
   } else {
     take(x_rows, 0, 1);
     take(x_panels,
@@ -194,19 +198,23 @@ Space::Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine,
   if (tiling.operand == DType::kBFloat16)
     engine_offset += tiling.block_rows * tiling.rounded_stride * 2;
   coded_offset = engine_offset = round_up(engine_offset, 64);
-  if (shape.is_int8)  // exponentials of logits, then of the weight gradient, when those are gone
-    engine_offset = std::max(
-        coded_offset + int8_lines_bytes(int8_exponentials(shape, tiling)),
-        int8_lines_bytes(int8_probabilities(shape, std::max<Int>(tiling.depth, tiling.rows))));
-  else if (tiling.is_held)  // copies of exponentials, when the logits are gone
+  if (shape.is_int8) {  // exponentials of logits
+    engine_offset = coded_offset + int8_lines_bytes(int8_exponentials(shape, tiling));
+    if (shape.with_weight_gradient)  // then its own, when those are gone
+      engine_offset = std::max(engine_offset, int8_lines_bytes(int8_probabilities(
+                                                  shape, std::max(tiling.depth, tiling.rows))));
+  } else if (tiling.is_held) {  // copies of exponentials, when the logits are gone
     engine_offset =
         round_up(std::max(engine_offset, kLeastCopiedClasses * tiling.turned_row_bytes()), 64);
+  }
   Int engine_bytes = 0;
   const auto room_for = [&](const Gemm& gemm) {
     engine_bytes = std::max(engine_bytes, engine.workspace_bytes(gemm));
   };
   if (shape.is_int8) {
-    for (const Gemm& gemm : int8_products(shape, tiling)) room_for(gemm);
+    const std::array products = int8_products(shape, tiling);
+    for (const Gemm& gemm : std::span(products).first(shape.with_weight_gradient ? 3 : 2))
+      room_for(gemm);
   } else {
     room_for(logits_product(shape, tiling, tiling.block_rows));
     if (shape.with_input_gradient)

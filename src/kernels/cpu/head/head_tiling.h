@@ -25,6 +25,9 @@ struct Shape {
   Int sum_terms;                                   // rows of a block of the weight-gradient's sums
   bool is_int8;                                    // int8 products, of a bf16 x and weight
   int fallback;                                    // of x in them
+
+  // In place of those of a chunk: an int8 weight gradient has terms of labels after the last one.
+  bool keeps_all_rows() const { return is_int8 && with_weight_gradient; }
 };
 // `num_outputs`: loss, dx and dweight, or the first ones of them.
 Shape shape_of(const TensorType& x, const TensorType& weight, std::size_t num_outputs,
