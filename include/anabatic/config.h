@@ -250,6 +250,10 @@ struct Config {
     PerChannel per_channel = PerChannel::kAuto;
     // First steps that read weights as they are, while errors are logged. Allowed: 0 to 1073741824.
     std::int64_t quant_delay = 0;
+    // What these products read of activations. int8_token: 8 bits with a scale for each token, as
+    // runtimes quantise them while they run. off leaves them as they are.
+    enum class Activations { kOff, kInt8Token };
+    Activations activations = Activations::kOff;
   };
   Quantization quantization{};
 

@@ -3,8 +3,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/json.h"
 #include "base/json_edit.h"
+#include "base/log.h"
 
 namespace anabatic::model {
 namespace {
@@ -25,7 +28,23 @@ constexpr const char* kPackedMethod = "compressed-tensors";
 constexpr const char* kPackedIntegers = "pack-quantized";
 constexpr const char* kPackedMxfp4 = "mxfp4-pack-quantized";
 
-// Tensors tell which grid they have. What changes activations is not computed.
+// Activations in int8 with a scale for each token, found as a model runs.
+const Json& int8_tokens() {
+  static const Json activations{{"num_bits", 8},
+                                {"type", "int"},
+                                {"symmetric", true},
+                                {"dynamic", true},
+                                {"strategy", "token"}};
+  return activations;
+}
+bool are_int8_tokens(const Json& activations) {
+  return std::ranges::all_of(int8_tokens().items(), [&](const auto& field) {
+    return activations.value(field.key(), Json()) == field.value();
+  });
+}
+
+// Tensors tell which grid they have. What changes activations is not computed: those of int8 tokens
+// stay as they are, which a warning says.
 void read_packed(const Json& quantization, ConfigReader& reader) {
   if (const Json format = quantization.value("format", Json());
       format != kPackedIntegers && format != kPackedMxfp4)
@@ -34,10 +53,16 @@ void read_packed(const Json& quantization, ConfigReader& reader) {
                                    format.is_null() ? "none" : show_json_briefly(format)));
   const Json groups = quantization.value("config_groups", Json::object());
   for (const auto& [name, group] : groups.items())
-    for (const char* key : {"input_activations", "output_activations"})
-      if (group.is_object() && !group.value(key, Json()).is_null())
-        reader.unsupported(fmt::format("{}.config_groups.{}.{}", kKey, name, key),
-                           "expected null: weights alone are quantised");
+    for (const char* key : {"input_activations", "output_activations"}) {
+      const Json activations = group.is_object() ? group.value(key, Json()) : Json();
+      if (activations.is_null()) continue;
+      const std::string place = fmt::format("{}.config_groups.{}.{}", kKey, name, key);
+      if (std::string_view(key) == "input_activations" && activations.is_object() &&
+          are_int8_tokens(activations))
+        log_warning("[config] {}: activations are computed as they are, not in int8", place);
+      else
+        reader.unsupported(place, "expected null, or int8 a token: weights alone are quantised");
+    }
 }
 
 }  // namespace
@@ -72,7 +97,7 @@ std::string with_mxfp4(const std::string& config) {
 }
 
 std::string with_packed_weights(const std::string& config, const WeightGrid& grid,
-                                const std::vector<std::string>& others) {
+                                bool rounds_activations, const std::vector<std::string>& others) {
   const bool is_float = grid.format == GridFormat::kMxfp4;
   Json weights{{"num_bits", grid.format == GridFormat::kInt8Channel ? 8 : 4},
                {"type", is_float ? "float" : "int"},
@@ -88,7 +113,7 @@ std::string with_packed_weights(const std::string& config, const WeightGrid& gri
                            {{"group_0",
                              {{"targets", {"Linear"}},
                               {"weights", weights},
-                              {"input_activations", Json()},
+                              {"input_activations", rounds_activations ? int8_tokens() : Json()},
                               {"output_activations", Json()}}}}},
                           {"ignore", others}};
   return with_member(config, kKey, dump_json(quantization));

@@ -11,6 +11,7 @@
 #include "ops/cast.h"
 #include "ops/clip_factor.h"
 #include "ops/elementwise/dropout.h"
+#include "ops/elementwise/fake_quantize_tokens.h"
 #include "ops/embedding.h"
 #include "ops/expert_bias.h"
 #include "ops/fill.h"
@@ -75,6 +76,7 @@ const ir::OpSchema* const kTable[] = {
     &kExpertBiasRouterGradient,
     &kExpertBiasWeightGradient,
     &kFakeQuantize,
+    &kFakeQuantizeTokens,
     &kFill,
     &kGateRows,
     &kGateRowsGradient,

@@ -44,6 +44,7 @@ struct QuantizationOptions {
   std::optional<WeightGrid> grid{};  // none: off
   std::vector<std::string> units{};  // of products, as in ProductOptions::keep
   std::int64_t delay = 0;            // updates after which it begins
+  bool rounds_activations = false;   // rows that these products read too (fake_quantize_tokens)
 
   bool operator==(const QuantizationOptions&) const = default;
 };

@@ -518,13 +518,17 @@ std::string ModelSession::grid_coverage() const {
                      100.0 * static_cast<double>(covered) / static_cast<double>(all),
                      options.delay > 0       ? fmt::format(", after {} steps", options.delay)
                      : !grid_errors_.empty() ? ", rounded once as they were loaded"
-                                             : "");
+                                             : "") +
+         (options.rounds_activations ? "; their products read int8 activations, a scale a token"
+                                     : "");
 }
 
 std::optional<TrainedGrid> ModelSession::trained_grid(std::int64_t updates) {
   const spec::QuantizationOptions options = quantization_options(run_);
   if (!options.grid) return std::nullopt;
-  TrainedGrid trained{.grid = *options.grid, .has_begun = updates >= options.delay};
+  TrainedGrid trained{.grid = *options.grid,
+                      .has_begun = updates >= options.delay,
+                      .rounds_activations = options.rounds_activations};
   StateCursor cursor(store_);
   for (const ir::State& state : parameters_) {
     if (!state.grid) continue;

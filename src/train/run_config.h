@@ -103,6 +103,7 @@ struct RunConfig {
     std::string bit_num = "auto";      // auto | 8 | 4
     std::string per_channel = "auto";  // auto | true | false
     std::int64_t quant_delay = 0;
+    std::string activations = "off";  // off | int8_token
   } quantization;
   // Weights that become sparse.
   struct Sparsity {

@@ -247,5 +247,38 @@ TEST(Dequantize, InAGradientBehindAProductGivesTheBitsOfTheOpsApart) {
   EXPECT_GT(num_rows, 0);
 }
 
+// Rows by hand, in every row of the op: steps of a 127th of the largest, ties to even.
+TEST(FakeQuantizeTokens, HasASpacingOfA127thOfTheLargest) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
+                  kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<std::vector<float>> rows{
+      {127, -126.75f, 0.5f, 1.5f, -2.5f}, {0, -0.0f, 0, 0, 0},     {-254, 1, 3, 253, -5},
+      {0x1p-101f, 0, 0x1p-110f, 0, 0},    {1, kInfinity, 0, 2, 3}, {4, 5, -kInfinity, kNan, 1}},
+      wanted{
+          {127, -127, 0, 2, -2}, {0, 0, 0, 0, 0}, {-254, 0, 4, 252, -4}, {0, 0, 0, 0, 0}, {}, {}};
+  Values x{tensor_type(DType::kFloat32, {6, 5}), {}};
+  for (const auto& row : rows) x.data.insert(x.data.end(), row.begin(), row.end());
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    x.type.dtype = dtype;
+    if (dtype == DType::kBFloat16) x.data[1] = -126.5;
+    const OpCall call{"fake_quantize_tokens", {}, {x}, {x.type}};
+    std::vector<Values> results{run_reference(call)[0].values()};
+    for (const kernels::Kernel* kernel : rows_of(call.op, call))
+      results.push_back(run_kernel(*kernel, *ops::find_op(call.op), call).outputs[0].values());
+    EXPECT_GT(results.size(), 1u);
+    for (const Values& got : results)
+      for (std::size_t t = 0; t < rows.size(); ++t)
+        for (std::size_t k = 0; k < 5; ++k) {
+          const double value = got.data[t * 5 + k];
+          if (wanted[t].empty())
+            EXPECT_TRUE(std::isnan(value)) << t << " " << k;
+          else if (dtype == DType::kBFloat16 && t == 0 && k == 1)
+            EXPECT_EQ(value, -126) << "a tie";
+          else
+            EXPECT_EQ(value, wanted[t][k]) << t << " " << k;
+        }
+  }
+}
+
 }  // namespace
 }  // namespace anabatic::testing

@@ -107,9 +107,9 @@ bool copies_only(std::string_view op) {
   return op == "all_gather" || op == "all_reduce" || op == "cache_write" || op == "cast" ||
          op == "clamp" || op == "clamp_gradient" || op == "dequantize" || op == "dispatch_map" ||
          op == "dropout" || op == "embedding" || op == "exchange_rows" || op == "fake_quantize" ||
-         op == "fill" || op == "join_heads" || op == "pack" || op == "pack_sparse" ||
-         op == "permute" || op == "quantize" || op == "reduce_scatter" || op == "reload" ||
-         op == "reshape" || op == "route_sort" || op == "sparse_index";
+         op == "fake_quantize_tokens" || op == "fill" || op == "join_heads" || op == "pack" ||
+         op == "pack_sparse" || op == "permute" || op == "quantize" || op == "reduce_scatter" ||
+         op == "reload" || op == "reshape" || op == "route_sort" || op == "sparse_index";
 }
 
 std::vector<Bound> linear_bounds(const OpCall& call) {

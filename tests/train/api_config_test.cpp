@@ -168,11 +168,12 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
   EXPECT_GRID_WORDS(group, kInt4Group);
   EXPECT_GRID_WORDS(bit_num, kAuto);
   EXPECT_GRID_WORDS(per_channel, kAuto);
+  EXPECT_GRID_WORDS(activations, kAuto);
   EXPECT_WORDS(dpo, loss);
   EXPECT_WORDS(device, kind);
   EXPECT_EQ(std::count_if(config_keys().begin(), config_keys().end(),
                           [](const ConfigKey& key) { return key.type == "word"; }),
-            33);
+            34);
 }
 
 #undef EXPECT_WORDS

@@ -98,6 +98,7 @@ std::vector<OpSample> make_samples() {
        {{"group", "expert"}, {"rows", 9}, {"top_k", 2}},
        {}},
       {"fake_quantize", {"w[20,64]"}, {{"dtype", "bf16"}, {"grid", "q8_0"}, {"layout", "panels"}}},
+      {"fake_quantize_tokens", {"x[6,5]"}, {}},
       {"fake_quantize",
        {"w[3,20,64]", "i32[]"},
        {{"delay", 7}, {"dtype", "bf16"}, {"grid", "mxfp4"}, {"layout", "panels_transposed"}}},

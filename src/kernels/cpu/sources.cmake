@@ -7,6 +7,7 @@ set(cpu_vector_sources
     attention/attention_gradient.cpp
     elementwise.cpp
     elementwise/dropout.cpp
+    elementwise/fake_quantize_tokens.cpp
     embedding.cpp
     fake_quantize.cpp
     gate_rows.cpp

@@ -362,6 +362,7 @@ constexpr OpRows kOps[] = {
     vector(variants::expert_bias_router_gradient()),
     vector(variants::expert_bias_weight_gradient(), cpu::expert_bias_workspace_bytes),
     vector<supports_grid>(variants::fake_quantize()),
+    vector(variants::fake_quantize_tokens()),
     scalar<kF64Outputs>("fill", cpu::fill),
     vector(variants::gate_rows()),
     vector(variants::gate_rows_gradient()),

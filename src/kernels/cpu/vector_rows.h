@@ -32,6 +32,8 @@ ANABATIC_VECTOR_KERNEL(attention)
 ANABATIC_VECTOR_KERNEL(attention_gradient)
 // elementwise/dropout.cpp
 ANABATIC_VECTOR_KERNEL(dropout)
+// elementwise/fake_quantize_tokens.cpp
+ANABATIC_VECTOR_KERNEL(fake_quantize_tokens)
 // elementwise.cpp
 ANABATIC_VECTOR_KERNEL(add)
 ANABATIC_VECTOR_KERNEL(cast)

@@ -7,6 +7,7 @@
 #include "kernels/ref/rows.h"
 #include "spec/activation.h"
 #include "spec/dropout.h"
+#include "tensor/token_scale.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -76,6 +77,24 @@ void clamp_gradient(const Arguments& args) {
 }
 
 // In f32 the product of two floats, rounded once as the kernels round it.
+void fake_quantize_tokens(const Arguments& args) {
+  const TensorView& x = args.inputs[0];
+  const std::int64_t width = columns(x);
+  for (std::int64_t first = 0; first < size(x); first += width) {
+    float largest = 0;
+    for (std::int64_t i = first; i < first + width; ++i) {
+      const auto magnitude = static_cast<float>(std::abs(load(x, i)));
+      if (!(magnitude <= largest)) largest = magnitude;
+      if (std::isnan(largest)) break;
+    }
+    const TokenScale scale = token_scale(largest);
+    for (std::int64_t i = first; i < first + width; ++i) {
+      const float step = std::nearbyint(static_cast<float>(load(x, i)) * scale.inverse);
+      store(args.outputs[0], i, (step + 0.0f) * scale.scale);  // an integer has no -0
+    }
+  }
+}
+
 void dropout(const Arguments& args) {
   const TensorView &x = args.inputs[0], &draws = args.inputs[1];
   const auto draw = [&](int i) { return static_cast<std::uint32_t>(load_index(draws, i)); };

@@ -14,6 +14,7 @@ void clamp_gradient(const Arguments& args);
 void exchange_alone(const Arguments& args);  // in a group of one
 void reload(const Arguments& args);
 void dropout(const Arguments& args);
+void fake_quantize_tokens(const Arguments& args);
 void embedding(const Arguments& args);
 void embedding_weight_gradient(const Arguments& args);
 void fill(const Arguments& args);

@@ -61,6 +61,7 @@ constexpr Kernel kRows[] = {
     row("ref:expert_bias_router_gradient", ref::expert_bias_router_gradient),
     row("ref:expert_bias_weight_gradient", ref::expert_bias_weight_gradient),
     row("ref:fake_quantize", ref::fake_quantize),
+    row("ref:fake_quantize_tokens", ref::fake_quantize_tokens),
     row("ref:fill", ref::fill),
     row("ref:gate_rows", ref::gate_rows),
     row("ref:gate_rows_gradient", ref::gate_rows_gradient),

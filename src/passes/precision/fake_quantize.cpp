@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -39,6 +41,7 @@ class GridChooser {
     require_forms(parameters);
     bool changed = false;
     for (const Name parameter : parameters) changed |= choose(parameter);
+    if (changed && options_.rounds_activations) round_activations(parameters);
     return changed;
   }
 
@@ -124,6 +127,33 @@ class GridChooser {
                                           to_string(*options_.grid),
                                           has_frozen_ ? ", rounded once as it is loaded" : ""));
     return true;
+  }
+
+  // Products of the parameters read their rows rounded. Others of the same rows do not.
+  void round_activations(const std::set<Name>& parameters) {
+    const std::vector<Node> nodes = std::exchange(graph_.nodes, {});
+    std::map<ValueId, ValueId> rounded;
+    const auto round = [&](ValueId x, const auto& self) -> ValueId {
+      if (const auto found = rounded.find(x); found != rounded.end()) return found->second;
+      const auto producer = std::ranges::find_if(nodes, [&](const Node& node) {
+        return std::ranges::find(node.outputs, x) != node.outputs.end();
+      });
+      // Tokens are rounded before they are gathered for experts: once, and products gather them.
+      if (producer != nodes.end() && producer->op->name == "permute")
+        return rounded[x] =
+                   builder_.add1("permute", {self(producer->inputs[0], self), producer->inputs[1]},
+                                 producer->attributes);
+      return rounded[x] = builder_.add1("fake_quantize_tokens", {x});
+    };
+    for (Node node : nodes) {
+      if (is_of_weight(node, !has_frozen_) && parameters.contains(weight_of(graph_, node)->name)) {
+        builder_.set_tag(node.tag);
+        node.inputs[0] = round(node.inputs[0], round);
+      }
+      const auto id = static_cast<ir::NodeId>(graph_.nodes.size());
+      for (const ValueId output : node.outputs) graph_.value(output).producer = id;
+      graph_.nodes.push_back(std::move(node));
+    }
   }
 
   Graph& graph_;

@@ -14,6 +14,9 @@
 // values are rounded once, as they are loaded (train/lora/grid_rows.h). So products read the
 // parameter as before, and what is derived from it is a plain copy.
 //
+// With QuantizationOptions::rounds_activations these products read `fake_quantize_tokens` of their
+// rows. Rows of experts are rounded before they are gathered.
+//
 // It changes results. Linear in nodes times states. It runs after precision, which makes copies,
 // and before the passes that pack, arrange or split parameters and take the grid along.
 #pragma once

@@ -80,6 +80,7 @@ void add(Settings& all, const Config::Quantization& quantization) {
   all["quantization.bit_num"] = values(quantization.bit_num, {"auto", "8", "4"});
   all["quantization.per_channel"] = values(quantization.per_channel, {"auto", "true", "false"});
   all["quantization.quant_delay"] = values(quantization.quant_delay);
+  all["quantization.activations"] = values(quantization.activations, {"off", "int8_token"});
 }
 
 void add(Settings& all, const Config::Sparsity& sparsity) {

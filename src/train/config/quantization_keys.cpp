@@ -8,6 +8,8 @@ namespace {
 
 using Quantization = RunConfig::Quantization;
 
+constexpr const char* kInt8Token = "int8_token";
+
 std::vector<std::string> format_words() {
   std::vector<std::string> words{"auto"};
   for (const GridFormat format : kGridFormats) words.emplace_back(to_string(format));
@@ -80,6 +82,11 @@ void add_quantization_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(integer("quantization.quant_delay",
                          "First steps that read weights as they are, while errors are logged.", 0,
                          AT(quantization.quant_delay), std::int64_t{1} << 30));
+  keys.push_back(choice("quantization.activations",
+                        "What these products read of activations. int8_token: 8 bits with a scale "
+                        "for each token, as runtimes quantise them while they run. off leaves "
+                        "them as they are.",
+                        {"off", kInt8Token}, AT(quantization.activations)));
 }
 
 void add_quantization_problems(const RunConfig& config, std::vector<std::string>& problems) {
@@ -88,7 +95,8 @@ void add_quantization_problems(const RunConfig& config, std::vector<std::string>
     const bool is_usual = section.units == usual.units && section.format == usual.format &&
                           section.group == usual.group && section.bit_num == usual.bit_num &&
                           section.per_channel == usual.per_channel &&
-                          section.quant_delay == usual.quant_delay;
+                          section.quant_delay == usual.quant_delay &&
+                          section.activations == usual.activations;
     if (!is_usual)
       problems.emplace_back(
           "quantization.enable: expected true where other keys of quantization are given, got "
@@ -108,6 +116,8 @@ void add_quantization_problems(const RunConfig& config, std::vector<std::string>
          "auto or a number: steps that are skipped would move the end of quant_delay", "dynamic");
   expect(!has_gradients_in_fp16(config), "train.precision", "bf16, fp32 or int8",
          config.train.precision);
+  expect(section.quant_delay == 0 || section.activations == "off", "quantization.quant_delay",
+         "0 with quantization.activations: both begin with the first step,", section.quant_delay);
   if (trains_adapter(config)) {
     expect(section.quant_delay == 0, "quantization.quant_delay",
            "0 with lora: the weights under an adapter are rounded once, as they are loaded,",
@@ -124,7 +134,8 @@ spec::QuantizationOptions quantization_options(const RunConfig& config) {
   const Quantization& section = config.quantization;
   if (!section.enable) return {};
   const std::int64_t group = section.group == "auto" ? 32 : std::stoll(section.group);
-  return {weight_grid(format_of(section), group), section.units, section.quant_delay};
+  return {weight_grid(format_of(section), group), section.units, section.quant_delay,
+          section.activations == kInt8Token};
 }
 
 }  // namespace anabatic::train

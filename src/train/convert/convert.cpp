@@ -167,6 +167,11 @@ std::optional<TrainedGrid> trained_grid_for(const fs::path& path, const StoredMo
     if (!options.grid_of.empty()) (void)model::PeftFiles(source.config(), owner);
     if (options.keeps_mtp) require_weights(source.map(), *trained, owner);
   }
+  if (trained && trained->rounds_activations && !options.packs_weights)
+    log_warning(
+        "[convert] {}: it was trained with quantization.activations: int8_token, for which the "
+        "files have no field",
+        owner_of_grid(path, options));
   return trained;
 }
 
@@ -207,7 +212,8 @@ std::string with_dtype(const std::string& config, const model::WeightMap& map,
   std::string text = options.block_type != nullptr ? model::with_mxfp4(config)
                                                    : model::without_quantization(config);
   if (options.packs_weights)
-    text = model::with_packed_weights(text, trained->grid, unpacked_modules(map));
+    text = model::with_packed_weights(text, trained->grid, trained->rounds_activations,
+                                      unpacked_modules(map));
   for (const char* key : {"torch_dtype", "dtype"})
     if (json.contains(key)) text = with_member(text, key, name);
   return text;

@@ -17,6 +17,7 @@ namespace anabatic::train {
 namespace {
 
 constexpr std::int64_t kLargestTrainedGrid = std::int64_t{1} << 26;
+constexpr const char *kActivations = "activations", *kInt8Token = "int8_token";
 
 }  // namespace
 
@@ -94,9 +95,9 @@ void write_trained_grid(const std::filesystem::path& directory, const TrainedGri
               {"largest_error", error->largest_error},
               {"relative_error", error->relative_error}};
   }
-  const OrderedJson json{{"grid", to_string(trained.grid)},
-                         {"has_begun", trained.has_begun},
-                         {"parameters", parameters}};
+  OrderedJson json{{"grid", to_string(trained.grid)}, {"has_begun", trained.has_begun}};
+  if (trained.rounds_activations) json[kActivations] = kInt8Token;
+  json["parameters"] = parameters;
   write_file_atomically(directory / kTrainedGridFile, dump_json(json, 1) + "\n");
 }
 
@@ -112,6 +113,11 @@ std::optional<TrainedGrid> find_trained_grid(const std::filesystem::path& direct
   if (!known) grid.refuse("a grid of weights, such as q8_0");
   trained.grid = *known;
   trained.has_begun = top.at("has_begun").as_bool();
+  if (top.has(kActivations)) {
+    const JsonNode activations = top.at(kActivations);
+    if (activations.as_string() != kInt8Token) activations.refuse(kInt8Token);
+    trained.rounds_activations = true;
+  }
   for (const auto& [name, error] : top.at("parameters").members()) {
     std::optional<GridError>& found = trained.parameters[name];
     if (error.has("largest"))

@@ -29,7 +29,8 @@ struct TrainedGrid {
   WeightGrid grid{};
   // By name; without errors where several ranks hold a weight.
   std::map<std::string, std::optional<GridError>, std::less<>> parameters{};
-  bool has_begun = true;  // false: products still read the weights as they are
+  bool has_begun = true;            // false: products still read the weights as they are
+  bool rounds_activations = false;  // products read activations in int8 with a scale a token
 };
 
 // What errors are made of, of one row or of several.

@@ -151,6 +151,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
       return (is_sparse ? 2.0 : 1.0) *
              static_cast<double>(node.op->cost(inputs, outputs, node.attributes).flops);
     };
+  } else if (key == "rounds_activations") {
+    options.quantization.rounds_activations = yes_or_no(value);
   } else if (key == "delay") {
     options.quantization.delay = std::stoll(value);
   } else if (key == "keep") {  // UNIT:PRECISION

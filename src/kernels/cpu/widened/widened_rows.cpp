@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kSuffix = "_widened";
 
-constexpr std::array<std::string_view, 21> kWidenedOps{"activation",
+constexpr std::array<std::string_view, 22> kWidenedOps{"activation",
                                                        "activation_gradient",
                                                        "attention",
                                                        "attention_gradient",
@@ -31,6 +31,7 @@ constexpr std::array<std::string_view, 21> kWidenedOps{"activation",
                                                        "expert_bias",
                                                        "expert_bias_router_gradient",
                                                        "expert_bias_weight_gradient",
+                                                       "fake_quantize_tokens",
                                                        "gate_rows",
                                                        "gate_rows_gradient",
                                                        "join_heads",
