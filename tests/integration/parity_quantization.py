@@ -25,7 +25,7 @@ MIXTRAL = SIZES | {"model_type": "mixtral", "architectures": ["MixtralForCausalL
 GPT_OSS = SIZES | {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_local_experts": 4, "head_dim": 16,
                    "sliding_window": 8, "rope_scaling": None, "hidden_act": "silu", "rms_norm_eps": 1e-5}  # fmt: skip
 GRIDS = {"q8_0": [], "q4_0": []}
-PACKED = {"int8_channel": [], "int4_group": ["--quantization.group", "32"], "mxfp4": []}
+PACKED = {"int8_channel": [], "int4_group": ["--quantization.group", "32", "--quantization.activations", "int8_token"], "mxfp4": []}
 failures = []
 
 
@@ -118,6 +118,10 @@ def check_packed(binary, work, grid):
     said = json.loads((exported / "config.json").read_text())["quantization_config"]
     config = QuantizationConfig.model_validate({key: said[key] for key in said if key != "quant_method"})
     scheme = config.config_groups["group_0"]
+    tokens = scheme.input_activations
+    expected = ("token", 8, True, True) if "--quantization.activations" in PACKED[grid] else None
+    if (tokens and (str(tokens.strategy), tokens.num_bits, tokens.dynamic, tokens.symmetric)) != expected:
+        failures.append(f"{grid}: activations {tokens}")
     compressor = BaseCompressor.get_value_from_registry(said["format"])
     count = 0
     for name in files:
