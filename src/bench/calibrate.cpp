@@ -89,6 +89,7 @@ void set(train::RunConfig& run, const char* precision, std::size_t size) {
   run.train.micro_batch_size = kSizes[size].micro_batch_size;
   run.data.sequence_length = kSizes[size].sequence_length;
   run.dropout.residual = kDropout;
+  run.compiler.disable_passes = {"fuse_norm_linear"};  // norm_times() measures what that changes
 }
 
 // At the shares of a plain machine.
@@ -231,6 +232,61 @@ std::map<std::string, std::array<OpTimes, kSizes.size()>> sparse_times(
   return times;
 }
 
+// Products that apply a norm, next to the same ones and the norm apart: what the norm adds to a
+// product, and the norm's statistics, in small and large calls.
+struct NormTimes {
+  std::map<std::string, std::array<OpTimes, kSizes.size()>> ops;
+  std::map<std::string, double> shares;  // by plan::norm_price_key
+};
+NormTimes norm_times(train::RunConfig run, const train::Calibration& peaks,
+                     spec::DeviceSpec device) {
+  constexpr std::array<std::int64_t, kSizes.size()> kRows{512, 2048};
+  constexpr std::int64_t kWidth = 512, kOut = 768;
+  constexpr int kRepeats = 5;
+  constexpr double kMostNormShare = 20;  // a difference below that is noise
+  constexpr std::pair<const char*, spec::ProductRole> kParts[] = {
+      {"forward", spec::ProductRole::kForward},
+      {"weight_gradient", spec::ProductRole::kWeightGradient}};
+  device.copy_bytes_per_second = peaks.copy_bytes_per_second;
+  run.compiler.disable_passes.clear();
+  NormTimes times;
+  for (const auto& [precision, dtype] :
+       {std::pair{"fp32", DType::kFloat32}, std::pair{"bf16", DType::kBFloat16}}) {
+    run.train.precision = precision;
+    std::map<std::string, double> added, roofs;
+    for (std::size_t size = 0; size < kRows.size(); ++size) {
+      Settings settings({{"op", "norm_linear"},
+                         {"rows", std::to_string(kRows[size])},
+                         {"width", std::to_string(kWidth)},
+                         {"out", std::to_string(kOut)}});
+      const std::unique_ptr<Benchmark> benchmark = make_benchmark("norm", run, settings, false);
+      std::map<std::string, double> least;  // by part
+      for (int round = 0; round < kRepeats; ++round) {
+        std::vector<double> seconds(benchmark->parts().size(), 0.0);
+        benchmark->run(seconds);
+        for (std::size_t i = 0; i < seconds.size(); ++i) {
+          const auto [part, is_new] = least.try_emplace(benchmark->parts()[i].name, seconds[i]);
+          part->second = std::min(part->second, seconds[i]);
+          if (benchmark->parts()[i].name == "norm")
+            for (const char* op : {"add_norm_statistics", "norm_statistics"})
+              times.ops[fmt::format("{} {}", op, precision)][size] = {
+                  .calls = 1,
+                  .seconds = part->second,
+                  .roof_seconds = benchmark->parts()[i].bytes / peaks.copy_bytes_per_second};
+        }
+      }
+      for (const auto& [part, role] : kParts) {
+        const std::string key = plan::norm_price_key(role, dtype);
+        added[key] += least.at(part) - least.at(fmt::format("without_pass.{}", part));
+        roofs[key] += plan::norm_roof_seconds(kRows[size], kWidth, kOut, dtype, role, device);
+      }
+    }
+    for (const auto& [key, roof] : roofs)
+      times.shares[key] = roof / std::max(added.at(key), roof / kMostNormShare);
+  }
+  return times;
+}
+
 std::optional<train::Calibration> measure(std::int64_t num_threads, double most_seconds) {
   const TemporaryFile config;
   train::RunConfig run;
@@ -275,6 +331,10 @@ std::optional<train::Calibration> measure(std::int64_t num_threads, double most_
     }
   }
   for (auto& [key, sizes] : sparse_times(run, result)) times[key] = sizes;
+  const NormTimes norms =
+      norm_times(run, result, device::describe_cpu(static_cast<int>(num_threads)));
+  for (const auto& [key, sizes] : norms.ops) times[key] = sizes;
+  for (const auto& [key, share] : norms.shares) result.efficiency.share_of_roof[key] = share;
   for (const auto& [key, sizes] : times)
     if (const auto price = price_of(sizes[0], sizes[1])) {
       result.efficiency.share_of_roof[key] = price->share_of_roof;

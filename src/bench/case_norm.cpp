@@ -17,6 +17,7 @@ using ir::Phase;
 
 constexpr std::uint64_t kGatherStream = 3;
 constexpr std::int64_t kGatherExperts = 8;
+constexpr std::string_view kNormSegment = "norm", kProductSegment = "mlp";
 
 struct RowSizes {
   std::string op;
@@ -52,18 +53,24 @@ GraphCase norm_linear_case(CaseBuilder& builder, const RowSizes& sizes) {
                     residual = builder.rows("residual", sizes.width),
                     weight = builder.parameter("weight", {sizes.width}),
                     matrix = builder.parameter("linear.weight", {sizes.out, sizes.width});
-  ir::GraphBuilder& ops = builder.timed("mlp");
+  ir::GraphBuilder& ops = builder.timed(kNormSegment);
   const ir::ValueId sum = ops.add1("add", {x, residual});
   const ir::ValueId normalised = ops.add1("rms_norm", {sum, weight}, {{"epsilon", 1e-5}});
-  const ir::ValueId y = ops.add1("linear", {normalised, matrix});
+  const ir::ValueId y = builder.timed(kProductSegment).add1("linear", {normalised, matrix});
   const double flops = 2.0 * static_cast<double>(sizes.rows) * static_cast<double>(sizes.width) *
                        static_cast<double>(sizes.out);
+  const double array =
+      sizes.element * static_cast<double>(sizes.rows) * static_cast<double>(sizes.width);
   GraphCase made = builder.finish(
       y,
       {{{"total", 3 * flops, 0}, {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}},
-       {{"forward", flops, 0}, {Phase::kForward}},
-       {{"input_gradient", flops, 0}, {Phase::kBackwardInput}},
-       {{"weight_gradient", flops, 0}, {Phase::kBackwardWeight}}});
+       {{"norm", 0, 3 * array}, {Phase::kForward}, kNormSegment},
+       {{"norm_gradients", 0, 5 * array},
+        {Phase::kBackwardInput, Phase::kBackwardWeight},
+        kNormSegment},
+       {{"forward", flops, 0}, {Phase::kForward}, kProductSegment},
+       {{"input_gradient", flops, 0}, {Phase::kBackwardInput}, kProductSegment},
+       {{"weight_gradient", flops, 0}, {Phase::kBackwardWeight}, kProductSegment}});
   made.without_pass = "fuse_norm_linear";
   return made;
 }

@@ -39,6 +39,7 @@ struct Instance {
            device::ThreadTeam& team)
       : made(std::move(the_case)), device(the_device) {
     options.with_update = made.with_update;
+    options.norms_in_products = !made.without_pass.empty();  // it compares both
     options.sparsity = made.sparsity;
     options.optimizer.epsilon = kEpsilon;
     program.compiled = lower::compile(made.graph, options, device);

@@ -50,10 +50,11 @@ struct PassOptions {
   bool pack_transposed = true;     // keep a second packing of weights; otherwise the backward packs
   bool keep_packings = true;       // keep packings; otherwise each reader's node makes its own
   bool with_update = true;         // false: gradients only, no optimizer
-  int num_threads = 1;             // of the device
-  std::int64_t micro_batches = 0;  // of a step; 0: not known
-  std::int64_t leaves = 1;         // into which these are divided (spec/step.h)
-  std::int64_t slice_bytes = 0;    // most bytes of a moment in one update (slice_optimizer); 0: all
+  bool norms_in_products = false;  // every norm that products take (fuse_norm_linear), at any price
+  const StateNames* only_norms = nullptr;  // these values' instead. null: not known
+  std::int64_t micro_batches = 0;          // of a step; 0: not known
+  std::int64_t leaves = 1;                 // into which these are divided (spec/step.h)
+  std::int64_t slice_bytes = 0;  // most bytes of a moment in one update (slice_optimizer); 0: all
   // Where slices begin in addition to those that `slice_bytes` makes. null: nowhere.
   const ExpertCuts* expert_cuts = nullptr;
   // The states of this program that other programs hold. null: none.

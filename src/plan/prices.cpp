@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/prices.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "ir/op_schema.h"
 #include "plan/kernel_selection.h"
 #include "plan/offload.h"
 #include "plan/transfers.h"
+#include "spec/product_norm.h"
 
 namespace anabatic::plan {
 namespace {
@@ -248,9 +252,59 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
     seconds += static_cast<double>(count) *
                seconds_each(graph.value(node.outputs[0]).type, device, efficiency);
   }
+  if (ir::product_form(node) != nullptr && spec::norm_of(node.attributes) != spec::Norm::kNone)
+    seconds += norm_in_product_seconds(graph, node, device, efficiency);
   if (node.attributes.contains("with_activation"))
     seconds += activation_beside_gradient_seconds(graph.value(node.outputs[0]).type, device);
   return seconds + roof_seconds(graph, node, device, efficiency) / share;
+}
+
+std::string norm_price_key(spec::ProductRole role, DType dtype) {
+  return fmt::format("{} norm {}",
+                     role == spec::ProductRole::kForward ? "linear" : "linear_weight_gradient",
+                     dtype == DType::kBFloat16 ? "bf16" : "fp32");
+}
+
+double norm_roof_seconds(std::int64_t rows, std::int64_t width, std::int64_t out, DType dtype,
+                         spec::ProductRole role, const spec::DeviceSpec& device) {
+  // What kernels cut a product into: columns of a block, and blocks that a thread has of a weight
+  // gradient, which are about square.
+  constexpr std::int64_t kColumns = 528;
+  constexpr double kBlocksAThread = 4;
+  double copies = static_cast<double>(std::max<std::int64_t>(1, (out + kColumns - 1) / kColumns));
+  if (role == spec::ProductRole::kWeightGradient && device.num_threads > 1)
+    copies = std::max(copies, std::sqrt(kBlocksAThread * device.num_threads *
+                                        static_cast<double>(out) / static_cast<double>(width)));
+  return copies *
+         roof_of({.bytes = static_cast<double>(rows * width * size_bytes(dtype))}, 0, device);
+}
+
+double norm_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
+                               const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
+  // Without a calibration: steps with norms up to that width and number of threads take no longer
+  // than with norms apart. Beyond, the shares of one product of 192 to 1536 columns (AVX-512-BF16).
+  constexpr std::int64_t kMostWidth = 1024;
+  constexpr int kMostThreads = 4;
+  constexpr double kShareOfForward = 2, kShareOfGradient = 1;
+  const spec::ProductRole role = ir::product_form(product)->role;
+  const bool is_forward = role == spec::ProductRole::kForward;
+  const TensorType& x = graph.value(product.inputs[0]).type;
+  const auto found = efficiency.share_of_roof.find(norm_price_key(role, x.dtype));
+  const bool is_measured = found != efficiency.share_of_roof.end() && found->second > 0;
+  if (!is_measured && x.dim(1) <= kMostWidth && device.num_threads <= kMostThreads) return 0;
+  std::int64_t out = 0;
+  if (is_forward) {
+    const auto inputs = spec::without_norm(product.inputs, product.attributes);
+    for (const ir::ValueId weight : inputs.subspan(1))
+      if (const TensorType& type = graph.value(weight).type; type.ndim() == 2) out += type.dim(0);
+  } else {
+    for (const ir::ValueId gradient : product.outputs)
+      if (const TensorType& type = graph.value(gradient).type; type.ndim() == 2) out += type.dim(0);
+  }
+  const double share = is_measured  ? found->second
+                       : is_forward ? kShareOfForward
+                                    : kShareOfGradient;
+  return norm_roof_seconds(x.dim(0), x.dim(1), out, x.dtype, role, device) / share;
 }
 
 double activation_beside_gradient_seconds(const TensorType& type, const spec::DeviceSpec& device) {

@@ -9,6 +9,7 @@
 #include "ir/graph.h"
 #include "plan/plan.h"
 #include "spec/device_spec.h"
+#include "spec/product.h"
 
 namespace anabatic::plan {
 
@@ -57,6 +58,18 @@ std::int64_t weight_bytes(const ir::Graph& graph, const ir::Node& node);
 // The time of one call of `node`. `device` has its peaks (with_peaks). 0 for `accumulate`.
 double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                          const spec::DeviceSpec& device, const OpEfficiency& efficiency);
+
+// The time by which a product takes longer because it applies a norm to x (spec/product_norm.h). It
+// is the time to copy the rows of x as often as blocks of the product do, at the share of
+// norm_price_key. 0 for narrow rows on few threads that no calibration has measured.
+double norm_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
+                               const spec::DeviceSpec& device, const OpEfficiency& efficiency);
+// Its roof: each block of columns copies the rows, and each thread has some blocks of a weight
+// gradient. x is [rows, width], the result has `out` columns. Then the key of its share: "linear
+// norm bf16", "linear_weight_gradient norm fp32".
+double norm_roof_seconds(std::int64_t rows, std::int64_t width, std::int64_t out, DType dtype,
+                         spec::ProductRole role, const spec::DeviceSpec& device);
+std::string norm_price_key(spec::ProductRole role, DType dtype);
 
 // The time by which a product of `type` takes longer because it writes int8 values itself.
 double codes_behind_product_seconds(const TensorType& type, const spec::DeviceSpec& device,

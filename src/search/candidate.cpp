@@ -62,7 +62,8 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .pack_transposed = places_.pack_transposed,
                       .keep_packings = places_.keep_packings || !options_.training,
                       .with_update = options_.with_update,
-                      .num_threads = device_.num_threads,
+                      .norms_in_products = places_.norms_in_products,
+                      .only_norms = places_.only_norms ? &*places_.only_norms : nullptr,
                       .micro_batches = options_.micro_batches,
                       .leaves = options_.leaves,
                       .slice_bytes = places_.on_disk ? options_.disk.slice_bytes : 0,
@@ -103,7 +104,8 @@ plan::Plan Candidate::plan_of(const ir::Graph& graph, std::vector<std::string>* 
 bool Candidate::has_another_way(const ir::Graph& graph) const {
   const DiskChoice& choice = options_.disk_choice;
   if (options_.memory.replay) return false;
-  if (places_.pack_transposed || !places_.resident_parameters.empty()) return true;
+  if (places_.pack_transposed || places_.leaves_norms || !places_.resident_parameters.empty())
+    return true;
   if (places_.keep_packings && plan::has_packings(graph)) return true;
   if (!places_.on_disk) return choice.is_allowed;
   return (choice.may_take_masters && !places_.masters) ||

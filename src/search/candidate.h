@@ -3,6 +3,7 @@
 // for the best of them. For each, choose_memory.h decides about activations.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,12 @@
 namespace anabatic::search {
 
 struct StatePlaces {
-  bool pack_transposed = true;  // keep a second packing of weights for input gradients
-  bool keep_packings = true;    // keep any; false goes with pack_transposed false
-  bool on_disk = false;         // the optimizer's state is on disk; the members below say how
+  bool pack_transposed = true;     // keep a second packing of weights for input gradients
+  bool keep_packings = true;       // keep any; false goes with pack_transposed false
+  bool norms_in_products = false;  // every norm that products take, at any price
+  std::optional<passes::StateNames> only_norms{};  // these instead, by value
+  bool leaves_norms = false;  // those that norms_in_products would add are still to be tried
+  bool on_disk = false;       // the optimizer's state is on disk; the members below say how
   bool masters = false, parameters = false;  // are on disk too
   passes::StateNames resident_parameters{};  // exceptions to `parameters`
   std::int32_t num_windows = 0;

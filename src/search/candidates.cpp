@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "search/candidates.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "passes/norms/fuse_norm_linear.h"
 #include "passes/pipelines.h"
 #include "plan/hints.h"
 #include "plan/offload.h"
 #include "plan/prices.h"
 #include "search/choose_memory.h"
+#include "spec/product_norm.h"
 
 namespace anabatic::search {
 namespace {
@@ -26,6 +29,15 @@ void explain(const Candidate& candidate, const ir::Graph& graph) {
 }
 
 }  // namespace
+
+passes::StateNames norms_in_products(const ir::Graph& graph) {
+  passes::StateNames names;
+  for (const ir::Node& node : graph.nodes)
+    if (ir::product_form(node) == nullptr && node.attributes.contains(spec::kNorm))
+      if (const Name name = graph.value(node.outputs.back()).name; name != Name{})
+        names.emplace(text(name));
+  return names;
+}
 
 Candidates::Candidates(ir::Graph forward, const CompileOptions& options,
                        const spec::DeviceSpec& device)
@@ -43,6 +55,7 @@ Outcome Candidates::plan(const StatePlaces& places) {
   spec::Decisions& decisions = step.memory.decisions;
   decisions.pack_transposed = places.pack_transposed;
   decisions.keep_packings = places.keep_packings;
+  decisions.norms_in_products = norms_in_products(shared.graph);
   decisions.state_on_disk = !step.plan.windows.empty();
   decisions.masters_on_disk = decisions.state_on_disk && places.masters;
   decisions.parameters_on_disk = decisions.state_on_disk && places.parameters;
@@ -66,11 +79,31 @@ plan::Plan Candidates::plan_of(const StatePlaces& places) {
   return candidate.plan_of(with_passes(candidate).graph);
 }
 
+bool Candidates::leaves_norms(const StatePlaces& places) {
+  if (places.norms_in_products || places.only_norms ||
+      options_.disabled_passes.contains(passes::kFuseNormLinear.name))
+    return false;
+  const Candidate candidate(options_, device_, places, forward_);
+  ir::Graph graph = with_passes(candidate).graph;
+  passes::PassContext context = candidate.context(nullptr);
+  context.options.norms_in_products = true;
+  return passes::kFuseNormLinear.run(graph, context);
+}
+
 const PlannedStep& Candidates::with_passes(const Candidate& candidate) {
   const StatePlaces& places = candidate.places();
-  const auto [found, is_new] = behind_passes_.try_emplace(
-      std::tuple(places.pack_transposed, places.keep_packings, places.on_disk, places.parameters,
-                 places.resident_parameters));
+  const auto key_of = [&](bool norms, const std::optional<passes::StateNames>& only_norms) {
+    return std::tuple(places.pack_transposed, places.keep_packings, norms, only_norms,
+                      places.on_disk, places.parameters, places.resident_parameters);
+  };
+  if (places.only_norms)  // often those of a candidate that did not name them
+    for (const bool norms : {false, true})
+      if (const auto same = behind_passes_.find(key_of(norms, std::nullopt));
+          same != behind_passes_.end() &&
+          norms_in_products(same->second.graph) == places.only_norms)
+        return same->second;
+  const auto [found, is_new] =
+      behind_passes_.try_emplace(key_of(places.norms_in_products, places.only_norms));
   PlannedStep& result = found->second;
   if (is_new) {
     std::vector<std::string> explanation;

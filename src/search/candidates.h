@@ -2,6 +2,7 @@
 // Plans candidates for one step one by one, and keeps what several of them share.
 #pragma once
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "ir/graph.h"
@@ -11,6 +12,10 @@
 #include "search/planned_step.h"
 
 namespace anabatic::search {
+
+// Norms that products of the graph apply (passes/norms/fuse_norm_linear.h), by the names of the
+// values that hold their statistics.
+passes::StateNames norms_in_products(const ir::Graph& graph);
 
 class Candidates {
  public:
@@ -23,6 +28,8 @@ class Candidates {
   // Before any choice of what to keep.
   const ir::Graph& graph_of(const StatePlaces& places);
   plan::Plan plan_of(const StatePlaces& places);
+  // Whether prices left norms apart that products can apply.
+  bool leaves_norms(const StatePlaces& places);
 
  private:
   // The graph after the pipeline, shared by candidates that differ only in the plan.
@@ -33,7 +40,10 @@ class Candidates {
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
   // By the options that the pipeline of a candidate depends on.
-  std::map<std::tuple<bool, bool, bool, bool, passes::StateNames>, PlannedStep> behind_passes_{};
+  std::map<std::tuple<bool, bool, bool, std::optional<passes::StateNames>, bool, bool,
+                      passes::StateNames>,
+           PlannedStep>
+      behind_passes_{};
 };
 
 }  // namespace anabatic::search

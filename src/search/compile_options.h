@@ -44,6 +44,9 @@ struct CompileOptions {
   bool pack_transposed = true;
   // Keep packings of weights between steps; otherwise forward and backward make them.
   bool keep_packings = true;
+  // Products apply every norm that they can, which takes bytes from the frame. Otherwise where the
+  // price is lower, and where a budget needs the bytes.
+  bool norms_in_products = false;
   // Micro-batches of a step; 0: not known. With one, gradients share the frame's bytes. With more,
   // a separate pass computes the gradient's norm.
   std::int64_t micro_batches = 0;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,7 @@ int num_tries(const ir::Graph& graph, int most) {
 StatePlaces places_of(const spec::Decisions& decisions) {
   return {.pack_transposed = decisions.pack_transposed,
           .keep_packings = decisions.keep_packings,
+          .only_norms = decisions.norms_in_products,
           .on_disk = decisions.state_on_disk,
           .masters = decisions.masters_on_disk,
           .parameters = decisions.parameters_on_disk,
@@ -70,6 +73,7 @@ class Search {
     const bool on_disk = options_.disk.optimizer_state && has_update(options_);
     return {.pack_transposed = options_.pack_transposed && options_.keep_packings,
             .keep_packings = options_.keep_packings,
+            .norms_in_products = options_.norms_in_products,
             .on_disk = on_disk,
             .masters = on_disk && options_.disk.masters,
             .parameters = on_disk && options_.disk.parameters,
@@ -80,7 +84,10 @@ class Search {
     StatePlaces places = places_of(*options_.memory.replay);
     require_parameters(places.resident_parameters);
     if (!places.on_disk || !has_update(options_))
-      places = {.pack_transposed = places.pack_transposed, .keep_packings = places.keep_packings};
+      places = {.pack_transposed = places.pack_transposed,
+                .keep_packings = places.keep_packings,
+                .only_norms = std::move(places.only_norms)};
+    if (places.only_norms) require_norms(places);
     return candidates_.plan(places);
   }
 
@@ -88,12 +95,29 @@ class Search {
     std::vector<std::string> known;
     for (const ir::State& state : candidates_.forward().states)
       if (state.kind() == ir::StateKind::kParameter) known.emplace_back(text(state.name));
+    require_known("resident_parameters", "has", names, known);
+  }
+
+  void require_norms(const StatePlaces& places) {
+    const passes::StateNames taken = norms_in_products(candidates_.graph_of(places));
+    if (taken == places.only_norms) return;
+    StatePlaces all = places;
+    all.only_norms.reset();
+    all.norms_in_products = true;
+    const passes::StateNames known = norms_in_products(candidates_.graph_of(all));
+    require_known("norms_in_products", "can apply", *places.only_norms,
+                  {known.begin(), known.end()});
+  }
+
+  static void require_known(std::string_view decision, std::string_view verb,
+                            const passes::StateNames& names,
+                            const std::vector<std::string>& known) {
     for (const std::string& name : names) {
       if (std::find(known.begin(), known.end(), name) != known.end()) continue;
       const auto nearest = nearest_word(name, known);
-      throw InvalidArgument(fmt::format(
-          "[memory] expected a saved plan whose resident_parameters this model has, got {}{}", name,
-          nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
+      throw InvalidArgument(
+          fmt::format("[memory] expected a saved plan whose {} this model {}, got {}{}", decision,
+                      verb, name, nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
     }
   }
 
@@ -122,13 +146,13 @@ class Search {
   }
 
   Outcome step_at(const StatePlaces& places) {
-    return places.on_disk && has_budget() ? step_on_disk(places) : best_packing(places);
+    return places.on_disk && has_budget() ? step_on_disk(places) : best_step(places);
   }
 
   // With as many windows as pay, where their number is free.
   Outcome step_on_disk(const StatePlaces& places) {
     if (auto refusal = refusal_of_moments(places)) return *std::move(refusal);
-    Outcome found = best_packing(places);
+    Outcome found = best_step(places);
     if (!found) return found;
     PlannedStep few_windows = *std::move(found);
     if (options_.disk_choice.may_take_parameters)
@@ -163,6 +187,27 @@ class Search {
             format_bytes(options_.memory.budget_bytes)),
         .consumers = plan::largest_consumers(graph, plan),
         .lacks_disk = true};
+  }
+
+  // Where a budget is given and anything has to go for it: also with every norm in products.
+  Outcome best_step(StatePlaces places) {
+    places.leaves_norms =
+        options_.training && options_.memory.budget_bytes > 0 && candidates_.leaves_norms(places);
+    Outcome best = best_packing(places);
+    if (!places.leaves_norms ||
+        (best && best->memory.choices.empty() && best->memory.packings_bytes == 0))
+      return best;
+    if (best) {
+      places.pack_transposed = best->memory.decisions.pack_transposed;
+      places.keep_packings = best->memory.decisions.keep_packings;
+    } else {
+      places.pack_transposed = false;
+      places.keep_packings =
+          places.keep_packings && !plan::has_packings(candidates_.graph_of(places));
+    }
+    places.norms_in_products = true;
+    places.leaves_norms = false;
+    return shorter(std::move(best), candidates_.plan(places));
   }
 
   // Where a budget is given: with both packings of the weights, then with one, then with none. Each

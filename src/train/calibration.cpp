@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kCalibrationFormat = 6;
+constexpr int kCalibrationFormat = 7;
 constexpr std::int64_t kMostCalibrationBytes = std::int64_t{1} << 20;
 // Beyond: not a measurement.
 constexpr double kLeastShare = 1e-4, kMostShare = 100, kMostFixedSeconds = 10,

@@ -122,6 +122,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.frozen_format = frozen_format_of(run);
   options.pack_transposed = run.compiler.pack_transposed;
   options.keep_packings = run.compiler.keep_packings;
+  options.norms_in_products = run.compiler.norms_in_products;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
   options.disk.only_cold = run.memory.optimizer_state != "disk" && !run.memory.cold.empty();
   options.disk.masters = run.memory.masters == "disk";

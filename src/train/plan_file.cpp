@@ -110,6 +110,13 @@ std::string choices_difference(const PlanFile& before, const PlanFile& after) {
   };
   if (before.decisions.keep_packings != after.decisions.keep_packings)
     text += fmt::format("    packings: {} -> {}\n", all(before), all(after));
+  const auto norms = [](const PlanFile& plan) {
+    return plan.decisions.norms_in_products
+               ? fmt::format("{}", plan.decisions.norms_in_products->size())
+               : std::string("as predicted");
+  };
+  if (before.decisions.norms_in_products != after.decisions.norms_in_products)
+    text += fmt::format("    norms in products: {} -> {}\n", norms(before), norms(after));
   const auto first = [](const PlanFile& plan) -> std::string {
     if (!plan.decisions.first) return "like the others";
     const spec::MicroBatchDecisions& own = *plan.decisions.first;
@@ -252,6 +259,7 @@ OrderedJson to_json(const spec::Decisions& decisions) {
                {"num_windows", decisions.num_windows},
                {"resident_bytes", decisions.resident_bytes},
                {"expert_capacity", decisions.expert_capacity}});
+  if (decisions.norms_in_products) json["norms_in_products"] = *decisions.norms_in_products;
   return json;
 }
 
@@ -262,6 +270,10 @@ spec::Decisions read_decisions(const JsonNode& from) {
     decisions.first = read_micro_batch(from.at("first_micro_batch"));
   decisions.pack_transposed = from.at("pack_transposed").as_bool();
   if (from.has("keep_packings")) decisions.keep_packings = from.at("keep_packings").as_bool();
+  if (const std::optional<JsonNode> norms = from.find("norms_in_products")) {
+    const std::vector<std::string> names = norms->as_strings();
+    decisions.norms_in_products.emplace(names.begin(), names.end());
+  }
   for (const auto& [key, span] : from.at("offloads").members())
     decisions.offloads[key] = {integer_32(span.at("written_by")), integer_32(span.at("read_at"))};
   decisions.state_on_disk = from.at("state_on_disk").as_bool();

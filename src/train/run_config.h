@@ -201,9 +201,10 @@ struct RunConfig {
   } generate;
   struct Compiler {
     std::vector<std::string> disable_passes;
-    bool pack_transposed = true;  // a second packing of every weight, for input-gradients
-    bool keep_packings = true;    // any packing between steps
-    std::string dump;             // a directory for every artifact; empty: none
+    bool pack_transposed = true;     // a second packing of every weight, for input-gradients
+    bool keep_packings = true;       // any packing between steps
+    bool norms_in_products = false;  // at any price
+    std::string dump;                // a directory for every artifact; empty: none
     bool explain_dispatch = false;
     bool trivial_planners = false;
     bool poison = false;  // NaN-fill dead memory

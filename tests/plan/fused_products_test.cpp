@@ -162,6 +162,7 @@ void expect_equal_bits_but_for(const ir::Graph& graph, const char* pass,
 TEST(FuseNormLinear, GivesTheBitsOfTheSeparateOps) {
   const ir::Graph graph = block_graph(2, false);
   for_precisions([&](StepsOptions options, DType) {
+    options.compile.norms_in_products = true;
     const StepsResult fused = run_steps(graph, options);
     options.compile.disabled_passes = {"fuse_norm_linear"};
     const StepsResult separate = run_steps(graph, options);

@@ -2,18 +2,23 @@
 // Runs whose products apply the norms in front of them: their bits are those of norms apart, in any
 // plan, and the frame has no normalised rows.
 #include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 
+#include "device/topology.h"
 #include "ir/op_schema.h"
+#include "model/model.h"
+#include "plan/prices.h"
 #include "spec/product_norm.h"
 #include "support/plan_changes.h"
 #include "support/planned_run.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/trained_run.h"
+#include "train/run_plan.h"
 
 namespace anabatic::train {
 namespace {
@@ -35,6 +40,7 @@ RunConfig run_of(const std::filesystem::path& folder, const std::string& model,
   RunConfig run = anabatic::testing::tiny_run(folder, model);
   run.train.steps = 2;
   run.train.precision = precision;
+  run.compiler.norms_in_products = true;
   return run;
 }
 
@@ -44,11 +50,29 @@ RunConfig without_pass(RunConfig run) {
   return run;
 }
 
+std::int64_t count(const ir::Graph& graph, std::string_view op) {
+  return std::ranges::count_if(graph.nodes, [&](const ir::Node& node) {
+    return node.op->name.find(op) != node.op->name.npos && node.tag.phase == ir::Phase::kForward;
+  });
+}
 std::int64_t count(const RunConfig& run, std::string_view op) {
-  std::int64_t number = 0;
-  for (const ir::Node& node : plan_of(run).budgeted.plan.training.graph.nodes)
-    number += node.op->name.find(op) != node.op->name.npos && node.tag.phase == ir::Phase::kForward;
-  return number;
+  return count(plan_of(run).budgeted.plan.training.graph, op);
+}
+
+// By these shares of a norm in products.
+plan::OpEfficiency with_shares(double forward, double gradient) {
+  plan::OpEfficiency efficiency = plan::default_efficiency();
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    efficiency.share_of_roof[plan::norm_price_key(spec::ProductRole::kForward, dtype)] = forward;
+    efficiency.share_of_roof[plan::norm_price_key(spec::ProductRole::kWeightGradient, dtype)] =
+        gradient;
+  }
+  return efficiency;
+}
+RunPlan planned_by(const RunConfig& run, const plan::OpEfficiency& efficiency,
+                   const StepRequest& request = {}, int threads = 2) {
+  return *plan_run(run, model::load_config(run.model.path), device::describe_cpu(threads),
+                   efficiency, request);
 }
 
 // Two layers have four norms, but norms of rows that experts gather stay.
@@ -67,6 +91,96 @@ TEST(NormLinear, TakesTheNormsOfDenseProducts) {
   const TemporaryDirectory folder;
   for (const char* precision : {"int8", "mixed", "fp16"})
     EXPECT_EQ(count(run_of(folder.path(), kLlama, precision), "norm_statistics"), 0) << precision;
+}
+
+// Where norm and products take no longer so, by calibrated shares, site by site.
+TEST(NormLinear, IsTakenWhereItsPriceIsLower) {
+  if (!anabatic::testing::has_optional_passes()) GTEST_SKIP() << "the pass is off";
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder.path(), kLlama, "bf16");
+  run.compiler.norms_in_products = false;
+  const auto sites = [&](double forward, double gradient) {
+    return count(planned_by(run, with_shares(forward, gradient)).training.graph, "norm_statistics");
+  };
+  EXPECT_EQ(sites(1000, 1000), 4);
+  EXPECT_EQ(sites(1000, 0.01), 0);
+  EXPECT_EQ(sites(0.01, 1000), 0);
+}
+
+// Without a calibration, norms of narrow rows go into products on few threads.
+TEST(NormLinear, IsTakenOnFewThreadsWithoutACalibration) {
+  if (!anabatic::testing::has_optional_passes()) GTEST_SKIP() << "the pass is off";
+  const TemporaryDirectory folder;
+  const auto sites = [&](const std::string& fields, int threads) {
+    RunConfig run = run_of(folder.path(), kLlama + fields, "bf16");
+    run.compiler.norms_in_products = false;
+    return count(planned_by(run, plan::default_efficiency(), {}, threads).training.graph,
+                 "norm_statistics");
+  };
+  EXPECT_EQ(sites("", 1), 4);
+  EXPECT_EQ(sites("", 4), 4);
+  EXPECT_EQ(sites("", 5), 0);
+  EXPECT_EQ(sites(R"(, "hidden_size": 2048, "intermediate_size": 4096)", 2), 0);
+}
+
+// More threads cut a weight gradient into more blocks, each of which normalises the rows that it
+// copies. The forward normalises them once a block of columns.
+TEST(NormLinear, HasAPriceThatGrowsWithThreadsAndColumns) {
+  const auto seconds = [](int threads, std::int64_t out, spec::ProductRole role) {
+    spec::DeviceSpec device = device::describe_cpu(threads);
+    device.copy_bytes_per_second = 1e6;
+    return plan::norm_roof_seconds(1000, 500, out, DType::kBFloat16, role, device);
+  };
+  using enum spec::ProductRole;
+  EXPECT_EQ(seconds(1, 500, kForward), 1);
+  EXPECT_EQ(seconds(64, 500, kForward), 1);
+  EXPECT_EQ(seconds(1, 5000, kForward), 10);
+  EXPECT_EQ(seconds(1, 500, kWeightGradient), 1);
+  EXPECT_EQ(seconds(4, 500, kWeightGradient), 4);
+  EXPECT_EQ(seconds(16, 500, kWeightGradient), 8);
+}
+
+// A budget takes what costs least for its bytes: norms in products that take a little longer so,
+// before anything that is computed again.
+TEST(NormLinear, IsTakenWhereABudgetNeedsItsBytes) {
+  if (!anabatic::testing::has_optional_passes())
+    GTEST_SKIP() << "trivial planners give every value bytes of its own";
+  const TemporaryDirectory folder;
+  RunConfig run =
+      run_of(folder.path(), kLlama + R"(, "num_hidden_layers": 6, "hidden_size": 64)", "bf16");
+  run.compiler.norms_in_products = run.compiler.trivial_planners = false;
+  run.train.micro_batch_size = 4;
+  run.data.sequence_length = 128;
+  const plan::OpEfficiency efficiency = with_shares(2, 2);
+  const auto within = [&](std::int64_t bytes) {
+    return planned_by(run, efficiency, {.bytes = bytes});
+  };
+  const auto norms = [](const RunPlan& plan) {
+    return count(plan.training.graph, "norm_statistics");
+  };
+  const auto seconds = [&](const RunPlan& plan) {
+    return price_run(run, plan.training, device::describe_cpu(2), efficiency).seconds;
+  };
+  const RunPlan whole = within(0);
+  EXPECT_EQ(norms(whole), 0);
+  const std::int64_t peak = whole.training.plan.peak_bytes();
+  EXPECT_EQ(norms(within(peak * 98 / 100)), 0);  // slices of the head cost less
+  const std::int64_t bytes = peak * 60 / 100;
+  const RunPlan leaner = within(bytes);
+  EXPECT_EQ(norms(leaner), 12);
+  EXPECT_EQ(leaner.training.memory.decisions.norms_in_products->size(), 12u);
+  EXPECT_LE(leaner.training.plan.peak_bytes(), bytes);
+  EXPECT_THAT(plan::to_string(leaner.training.memory),
+              ::testing::ContainsRegex("norms applied by products +in +12 places"));
+  run.compiler.disable_passes.emplace_back("fuse_norm_linear");
+  EXPECT_LT(seconds(leaner), seconds(within(bytes)));
+  run.compiler.disable_passes.clear();
+  // A replay has the same norms, by whatever prices.
+  for (const RunPlan* plan : {&whole, &leaner})
+    for (const double share : {0.01, 1000.0})
+      EXPECT_EQ(norms(planned_by(run, with_shares(share, share),
+                                 {.replay = &plan->training.memory.decisions})),
+                norms(*plan));
 }
 
 TEST(NormLinear, HasEqualBitsHoweverItIsPlanned) {

@@ -128,6 +128,12 @@ TEST(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
   write_file_atomically(file, to_json(edited));
   EXPECT_THAT(refusal<InvalidArgument>(run), HasSubstr("head.weigt; did you mean head.weight?"));
   edited = saved;
+  edited.decisions.norms_in_products = {{"layers.0.mlp_norm"}};  // experts gather its rows
+  write_file_atomically(file, to_json(edited));
+  EXPECT_THAT(refusal<InvalidArgument>(run),
+              HasSubstr("expected a saved plan whose norms_in_products this model can apply, got "
+                        "layers.0.mlp_norm"));
+  edited = saved;
   edited.on_disk = {"first_moment.head.weight"};
   write_file_atomically(file, to_json(edited));
   EXPECT_THAT(refusal<InvalidArgument>(run),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/norms/fuse_norm_linear.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,11 +21,6 @@ using ir::Graph;
 using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
-
-// Wider rows are copied, and so normalised, for more blocks of the result. More threads cut the
-// result into more blocks.
-constexpr std::int64_t kMostWidth = 1024;
-constexpr int kMostThreads = 4;
 
 // A norm of whole rows: of x, or of the sum that the node computes.
 struct NormNode {
@@ -66,7 +62,7 @@ class NormLinearFuser {
     const TensorType& x = type(norm.x);
     const bool is_known = x.dtype == DType::kFloat32 || x.dtype == DType::kBFloat16;
     const bool is_of_rows = type(norm.parameters[0]).dim(0) == x.dim(1);
-    return is_known && is_of_rows && x.dim(1) <= kMostWidth ? std::optional(norm) : std::nullopt;
+    return is_known && is_of_rows ? std::optional(norm) : std::nullopt;
   }
 
   // Whether the node can apply a norm to its operand y, which is nothing else of it.
@@ -91,15 +87,55 @@ class NormLinearFuser {
       return graph_.node(id).tag.phase != ir::Phase::kForward;
     });
     if (!all_take || !is_saved) return false;
+    const double apart = seconds(node, readers);
+    const Node norm_apart = node;
+    const TensorType y = type(norm->y);
+    std::vector<Node> products_apart;
     for (const NodeId id : readers) {
       Node& product = graph_.node(id);
+      products_apart.push_back(product);
       product.attributes[std::string(spec::kNorm)] = std::string(norm->word);
       product.inputs[0] = norm->x;
       product.inputs.push_back(norm->y);
       product.inputs.insert(product.inputs.end(), norm->parameters.begin(), norm->parameters.end());
     }
     become_statistics(node, *norm);
-    return true;
+    const double together = seconds(node, readers);
+    const bool is_taken = is_asked_for(*norm).value_or(together <= apart);
+    explain(*norm, is_taken, together, apart);
+    if (is_taken) return true;
+    node = norm_apart;
+    graph_.value(norm->y).type = y;
+    for (std::size_t i = 0; i < readers.size(); ++i)
+      graph_.node(readers[i]) = std::move(products_apart[i]);
+    return false;
+  }
+
+  // By the planner; nothing: prices say.
+  std::optional<bool> is_asked_for(const NormNode& norm) const {
+    const Name name = graph_.value(norm.y).name;
+    if (context_.options.only_norms != nullptr && name != Name{})
+      return context_.options.only_norms->contains(text(name));
+    return context_.options.norms_in_products ? std::optional(true) : std::nullopt;
+  }
+
+  // What the norm and the products that read it take; 0 where there are no prices.
+  double seconds(const Node& norm, std::span<const NodeId> readers) const {
+    if (context_.seconds == nullptr) return 0;
+    double sum = context_.seconds(graph_, norm);
+    for (const NodeId id : readers) sum += context_.seconds(graph_, graph_.node(id));
+    return sum;
+  }
+
+  void explain(const NormNode& norm, bool is_taken, double together, double apart) const {
+    if (context_.options.explanation == nullptr) return;
+    const Name name = graph_.value(norm.y).name;
+    context_.options.explanation->push_back(
+        fmt::format("{}: {}: {:.3g} ms with its products against {:.3g} ms apart{}",
+                    name == Name{} ? std::string_view("a norm") : text(name),
+                    is_taken ? "applied by its products" : "apart from its products",
+                    1e3 * together, 1e3 * apart,
+                    is_taken == (together <= apart) ? "" : "; for its bytes, or as a plan has it"));
   }
 
   // The value of the norm becomes its statistics, under the same name: what the backward keeps of
@@ -121,10 +157,8 @@ class NormLinearFuser {
 
 // Sampled errors of int8 products, and of those that left int8, read x as the products multiply it.
 bool fuse_norm_linear(Graph& graph, const PassContext& context) {
-  if (context.options.precision == spec::Precision::kInt8 ||
-      context.options.num_threads > kMostThreads)
-    return false;
-  return NormLinearFuser(graph, context).run();
+  return context.options.precision != spec::Precision::kInt8 &&
+         NormLinearFuser(graph, context).run();
 }
 
 }  // namespace

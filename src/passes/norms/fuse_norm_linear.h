@@ -11,12 +11,11 @@
 // element of %y in bf16, and four bytes more for each row: its statistics. Bits stay equal.
 //
 // A norm is fused where the backward reads it and every reader is such a product, in f32 or bf16.
-// Left as they are:
+// Norm and products must take no longer so, by PassContext::seconds. For each block of a result
+// normalises the rows that it copies, and more threads make more blocks of a weight gradient. With
+// PassOptions::norms_in_products it is fused at any price, for its bytes. Left as they are:
 // - norms of heads, and of rows that experts gather: each row is copied there for each of its
 //   experts, and normalising it as often takes longer;
-// - rows wider than 1024: recomputing such a norm takes less;
-// - all, with more than four threads: each block of a result normalises the rows that it copies,
-//   and there are more blocks then;
 // - norms that int8 products read, which quantise rows for a whole call; with the policy int8 all,
 //   for sampled errors read the rows of bf16 products too.
 //

@@ -190,6 +190,7 @@ void add(Settings& all, const Config::Compiler& compiler) {
   all["compiler.disable_passes"] = values(compiler.disable_passes);
   all["compiler.pack_transposed"] = values(compiler.pack_transposed);
   all["compiler.keep_packings"] = values(compiler.keep_packings);
+  all["compiler.norms_in_products"] = values(compiler.norms_in_products);
   all["compiler.dump"] = values(compiler.dump);
   all["compiler.explain_dispatch"] = values(compiler.explain_dispatch);
   all["compiler.trivial_planners"] = values(compiler.trivial_planners);

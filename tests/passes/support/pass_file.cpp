@@ -9,6 +9,7 @@
 #include "ops/table.h"
 #include "passes/pass_runner.h"
 #include "passes/support/line_diff.h"
+#include "spec/product_norm.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -17,6 +18,19 @@ namespace {
 bool yes_or_no(const std::string& value) {
   ANABATIC_REQUIRE(value == "yes" || value == "no", "expected yes or no, got '{}'", value);
   return value == "yes";
+}
+
+// The FLOPs of a node: twice as many of a sparse one, kOfNorm times as many of a product with a
+// norm, and an element of what pack_sparse makes.
+template <int kOfNorm>
+double flops_of(const ir::Graph& graph, const ir::Node& node) {
+  std::vector<TensorType> inputs, outputs;
+  for (const ir::ValueId operand : node.inputs) inputs.push_back(graph.value(operand).type);
+  for (const ir::ValueId operand : node.outputs) outputs.push_back(graph.value(operand).type);
+  if (node.op->name == "pack_sparse") return static_cast<double>(outputs[0].num_elements());
+  const bool is_sparse = node.op->name.find("sparse") != node.op->name.npos;
+  return (is_sparse ? 2 : 1) * (node.attributes.contains(spec::kNorm) ? kOfNorm : 1) *
+         static_cast<double>(node.op->cost(inputs, outputs, node.attributes).flops);
 }
 
 void set_option(PassFile& file, const std::string& key, const std::string& value) {
@@ -69,8 +83,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "packing") {  // likewise, as it is
     (*file.held_states)[value] = {spec::StateRole::kPacking, panels_layout(false), {}};
     options.held_states = file.held_states.get();
-  } else if (key == "threads") {
-    options.num_threads = std::stoi(value);
+  } else if (key == "norms_in_products") {
+    options.norms_in_products = yes_or_no(value);
   } else if (key == "streams_weights") {
     options.streams_weights = value == "yes";
   } else if (key == "upper") {  // likewise, only the upper bits of this parameter
@@ -140,17 +154,11 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
       entry.threshold = std::stod(word);
     options.sparsity.entries.push_back(std::move(entry));
     options.sparsity.is_final = true;
-  } else if (key == "seconds") {  // "flops": of a node, twice as many for each sparse one, and an
-                                  // element of its values
-    file.context.seconds = [](const ir::Graph& graph, const ir::Node& node) {
-      std::vector<TensorType> inputs, outputs;
-      for (const ir::ValueId operand : node.inputs) inputs.push_back(graph.value(operand).type);
-      for (const ir::ValueId operand : node.outputs) outputs.push_back(graph.value(operand).type);
-      if (node.op->name == "pack_sparse") return static_cast<double>(outputs[0].num_elements());
-      const bool is_sparse = node.op->name.find("sparse") != node.op->name.npos;
-      return (is_sparse ? 2.0 : 1.0) *
-             static_cast<double>(node.op->cost(inputs, outputs, node.attributes).flops);
-    };
+  } else if (key == "seconds") {  // "flops": see flops_of; "dear_norms": with a norm twice
+    if (value == "dear_norms")
+      file.context.seconds = flops_of<2>;
+    else
+      file.context.seconds = flops_of<1>;
   } else if (key == "rounds_activations") {
     options.quantization.rounds_activations = yes_or_no(value);
   } else if (key == "delay") {
