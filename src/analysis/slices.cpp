@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ir/op_schema.h"
+#include "spec/product.h"
 #include "tensor/panels.h"
 
 namespace anabatic::analysis {
@@ -29,13 +30,23 @@ std::int64_t most_slices(const Graph& graph, const Node& node) {
 
 bool is_stack(const TensorType& type) { return type.ndim() == 3; }
 
-// Whether `value` comes from a packing that the backward makes of the one that the forward reads.
+// Whether it is there anyway: a state, or a copy of one on disk.
+bool is_resident(const Graph& graph, ValueId value) {
+  const NodeId producer = graph.value(value).producer;
+  return producer == ir::kNoNode || graph.node(producer).op->name == "reload";
+}
+
+// Whether `value` is a packing that the backward makes of the one that the forward reads, or an
+// int8 packing of a parameter.
 bool is_packed_again(const Graph& graph, ValueId value) {
   const NodeId producer = graph.value(value).producer;
   if (producer == ir::kNoNode) return false;
   const Node& node = graph.node(producer);
-  return node.op->name == "pack" && node.tag.phase == ir::Phase::kRecompute &&
-         graph.value(node.inputs[0]).type.layout == panels_layout(false);
+  if (node.op->name != "pack" || node.tag.phase != ir::Phase::kRecompute) return false;
+  const TensorType& source = graph.value(node.inputs[0]).type;
+  if (!is_int8_panels(graph.value(value).type)) return source.layout == panels_layout(false);
+  return source.dtype == DType::kFloat32 && source.layout == kRowMajor &&
+         is_resident(graph, node.inputs[0]);
 }
 
 // Whether each stack of weights is packed for this call alone; `packs` gets who does.
@@ -75,9 +86,13 @@ std::vector<SliceableKind> sliceable_kinds(const Graph& graph) {
 Node sliced(const Graph& graph, const SliceableCall& call, std::int64_t slices) {
   Node node = graph.node(call.node);
   node.attributes["slices"] = slices;
-  for (ValueId& input : node.inputs)
-    if (is_stack(graph.value(input).type))
-      input = graph.node(graph.value(input).producer).inputs[0];
+  for (ValueId& input : node.inputs) {
+    const TensorType& packed = graph.value(input).type;
+    if (!is_stack(packed)) continue;
+    if (is_int8_panels(packed))
+      node.attributes[std::string(spec::kPackedFormat)] = to_string(*packed.blocks);
+    input = graph.node(graph.value(input).producer).inputs[0];
+  }
   return node;
 }
 

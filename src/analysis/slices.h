@@ -13,7 +13,7 @@ namespace anabatic::analysis {
 struct SliceableCall {
   ir::NodeId node{};
   // Nodes `pack` of phase recompute that only it reads. A cut call reads their inputs instead, and
-  // packs a part at a time itself.
+  // packs a part at a time itself: panels that the forward reads, or to int8 a parameter in rows.
   std::vector<ir::NodeId> packs{};
 };
 

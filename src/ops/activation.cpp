@@ -179,10 +179,10 @@ enum class Form { kDense, kGrouped, kWeighted };
 template <Form kForm>
 std::vector<TensorType> infer_product_gradient(std::string_view op, ir::Types inputs,
                                                const spec::Attributes& attributes) {
-  const Check check =
-      kForm == Form::kDense
-          ? checked_activation(op, inputs, attributes, {}, {"with_activation"})
-          : checked_activation(op, inputs, attributes, {}, {"slices", "with_activation"});
+  const Check check = kForm == Form::kDense
+                          ? checked_activation(op, inputs, attributes, {}, {"with_activation"})
+                          : checked_activation(op, inputs, attributes, {},
+                                               {spec::kPackedFormat, "slices", "with_activation"});
   const spec::ActivationGradientInputs at =
       spec::activation_gradient_inputs(attributes, kForm != Form::kDense);
   check_num_inputs(check, kForm == Form::kWeighted ? at.row_weights() + 1 : at.row_map());

@@ -66,7 +66,7 @@ ir::Cost gather_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes
 }
 
 std::int64_t most_slices_of_experts(ir::Types inputs, const spec::Attributes&) {
-  return is_int8_panels(inputs[1]) ? 1 : inputs[1].dim(0);
+  return inputs[1].dim(0);
 }
 
 }  // namespace anabatic::ops

@@ -108,7 +108,23 @@ Operand Check::in_int8(int i, std::string_view name, int ndim) const {
   return operand;
 }
 
+// A call makes int8 panels of these rows itself.
+Operand Check::f32_rows(int i, std::string_view name, int ndim, const Operand& rows) const {
+  const Operand weight = input(i, name, ndim);
+  const std::string format = to_string(int8_tile_format());
+  if (!has("slices") || string(spec::kPackedFormat) != format)
+    fail(fmt::format("expected '{}' {} together with 'slices', got '{}'", spec::kPackedFormat,
+                     format, string(spec::kPackedFormat)));
+  if (weight.dtype() != DType::kFloat32 || weight.type->is_quantized() ||
+      rows.dtype() != DType::kBFloat16)
+    fail(fmt::format("expected bf16 {} and f32 {} together with '{}', got {} and {}", rows.name,
+                     name, spec::kPackedFormat, described(rows), described(weight)));
+  row_major(weight);
+  return weight;
+}
+
 Operand Check::weight(int i, std::string_view name, int ndim, const Operand& rows) const {
+  if (has(spec::kPackedFormat)) return f32_rows(i, name, ndim, rows);
   const auto kept = [&] {
     const Operand operand = input(i, name, ndim);
     const bool is_by_rows = operand.type->layout == kRowMajor;
@@ -191,6 +207,7 @@ void Check::right_operand(const Operand& weight, bool transposed) const {
 void Check::right_operand_of_gradient(const Operand& weight) const {
   if (!has("slices")) return right_operand(weight, true);
   slices();
+  if (has(spec::kPackedFormat)) return;
   if (weight.type->layout != panels_layout(false) || is_int8_panels(*weight.type))
     fail(fmt::format("expected {} of layout {} together with 'slices', got {}", weight.name,
                      text(panels_layout(false)), to_string(*weight.type)));

@@ -73,7 +73,8 @@ class Check {
   // Row-major, or packed for a product with its right operand: its transpose, or itself.
   void right_operand(const Operand& weight, bool transposed) const;
   // For an input gradient, which reads the weight itself. With `slices` the call packs it, some
-  // matrices at a time, and the weight is packed as the forward reads it.
+  // matrices at a time, and the weight is packed as the forward reads it. With `packed_format` too
+  // it is an int8 product, and the weight f32 in rows.
   void right_operand_of_gradient(const Operand& weight) const;
 
   // The attribute `fallback` of a forward product: it is there exactly where the weight is in
@@ -105,6 +106,7 @@ class Check {
 
  private:
   Operand input(int i, std::string_view name, int ndim) const;
+  Operand f32_rows(int i, std::string_view name, int ndim, const Operand& rows) const;
   void check_fallback() const;
 
   std::string_view op_;

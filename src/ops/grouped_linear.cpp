@@ -7,6 +7,7 @@
 #include "ops/check.h"
 #include "ops/linear.h"
 #include "ops/product_bias.h"
+#include "spec/product.h"
 #include "spec/product_bias.h"
 
 namespace anabatic::ops {
@@ -31,7 +32,8 @@ std::vector<TensorType> infer_grouped_linear(ir::Types inputs, const spec::Attri
 
 std::vector<TensorType> infer_grouped_linear_input_gradient(ir::Types inputs,
                                                             const spec::Attributes& attributes) {
-  const Check check("grouped_linear_input_gradient", inputs, attributes, {}, {"slices"});
+  const Check check("grouped_linear_input_gradient", inputs, attributes, {},
+                    {spec::kPackedFormat, "slices"});
   const Operand dy = check.floating(0, "dy", 2), weight = check.weight(1, "weight", 3, dy);
   check.right_operand_of_gradient(weight);
   check.same_dim(dy, 1, weight, 1);

@@ -3,6 +3,7 @@
 #include "ops/check.h"
 #include "ops/linear.h"
 #include "ops/norms/product_norm.h"
+#include "spec/product.h"
 
 namespace anabatic::ops {
 namespace {
@@ -62,9 +63,9 @@ std::vector<TensorType> infer_linear_many(ir::Types inputs, const spec::Attribut
 template <bool kGrouped>
 std::vector<TensorType> infer_linear_many_input_gradient(ir::Types inputs,
                                                          const spec::Attributes& attributes) {
-  const Check check =
-      kGrouped ? Check("grouped_linear_many_input_gradient", inputs, attributes, {}, {"slices"})
-               : Check("linear_many_input_gradient", inputs, attributes);
+  const Check check = kGrouped ? Check("grouped_linear_many_input_gradient", inputs, attributes, {},
+                                       {spec::kPackedFormat, "slices"})
+                               : Check("linear_many_input_gradient", inputs, attributes);
   if (num_others<kGrouped>(check) % 2 != 0)
     check.fail("expected a weight after each dy, got " +
                std::to_string(num_others<kGrouped>(check)) + " inputs");

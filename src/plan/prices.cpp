@@ -12,6 +12,7 @@
 #include "plan/kernel_selection.h"
 #include "plan/offload.h"
 #include "plan/transfers.h"
+#include "spec/product.h"
 #include "spec/product_norm.h"
 
 namespace anabatic::plan {
@@ -154,7 +155,7 @@ double conversion_seconds(std::string_view key, const TensorType& type,
 OpEfficiency default_efficiency() { return {}; }
 
 bool is_int8_product(const ir::Graph& graph, const ir::Node& node) {
-  return node.attributes.contains("fallback") ||
+  return node.attributes.contains("fallback") || node.attributes.contains(spec::kPackedFormat) ||
          (ir::product_form(node) != nullptr &&
           std::any_of(node.inputs.begin(), node.inputs.end(),
                       [&](ir::ValueId input) { return is_int8_panels(graph.value(input).type); }));

@@ -86,7 +86,7 @@ struct Executor::Impl {
   }
 
   static bool is_int8_product(const Call& call) {
-    return call.attributes.contains(kFallback) ||
+    return call.attributes.contains(kFallback) || call.attributes.contains(spec::kPackedFormat) ||
            std::ranges::any_of(call.inputs,
                                [](const Operand& operand) { return is_int8_panels(operand.type); });
   }

@@ -29,6 +29,10 @@ struct ProductForm {
   bool is_like(const ProductForm& other) const;
 };
 
+// Attribute of an input gradient in slices: the block format of the panels that it makes of f32
+// rows, for an int8 product. Without it the weight is in the forward's panels, of its own dtype.
+inline constexpr std::string_view kPackedFormat = "packed_format";
+
 // Attribute `fallback` of int8 products: when a block of x has second int8 values. From kNoFallback
 // on none has.
 inline constexpr std::int64_t kDefaultFallback = 64, kNoFallback = 128;

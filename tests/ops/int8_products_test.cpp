@@ -13,6 +13,7 @@
 #include "ops/kernel_runner.h"
 #include "ops/pack.h"
 #include "ops/table.h"
+#include "spec/product.h"
 #include "support/comparator.h"
 #include "support/random_data.h"
 #include "support/rows_under_test.h"
@@ -89,6 +90,39 @@ void expect_reference_bits(const OpCall& call, std::span<const Values> before = 
         }
     }
   });
+}
+
+// An input gradient of experts with packed weights, cut by groups of them: it makes the packings
+// itself of these weights, in the order of its stacks.
+OpCall in_slices(const OpCall& whole, const std::vector<Values>& weights, std::int64_t slices) {
+  OpCall cut = whole;
+  cut.attributes["slices"] = slices;
+  cut.attributes[std::string(spec::kPackedFormat)] = to_string(int8_tile_format());
+  auto weight = weights.begin();
+  for (Values& input : cut.inputs)
+    if (input.type.ndim() == 3) input = *weight++;
+  return cut;
+}
+
+constexpr std::int64_t kSlices[] = {1, 2, 3, 99};
+
+void expect_bits_in_slices(const OpCall& whole, const std::vector<Values>& weights) {
+  const HostTensor want = run_reference(whole)[0].clone();
+  for (const std::int64_t slices : kSlices) {
+    const OpCall cut = in_slices(whole, weights, slices);
+    expect_reference_bits(cut);
+    EXPECT_TRUE(run_reference(cut)[0].same_bits(want)) << slices;
+  }
+}
+
+// The row of the same parts that runs whole calls.
+const kernels::Kernel& whole_row(const kernels::Kernel& of_slices) {
+  std::string name(of_slices.name);
+  const std::string_view form = "_slices";
+  if (const std::size_t at = name.find(form); at != name.npos) name.erase(at, form.size());
+  for (const kernels::Kernel* kernel : kernels::candidates(of_slices.op))
+    if (kernel->name == name) return *kernel;
+  throw InvalidArgument("no row " + name);
 }
 
 // Lines along the depth: rows of a matrix, or its columns.
@@ -261,6 +295,11 @@ TEST(Int8Products, OfExpertsHaveOneDefinition) {
     expect_reference_bits({"grouped_linear_input_gradient", {}, {dy, turned, offsets}, {dx}});
     expect_reference_bits(
         {"grouped_linear_many_input_gradient", {}, {dy, turned, dy, up_turned, offsets}, {dx}});
+    expect_bits_in_slices({"grouped_linear_input_gradient", {}, {dy, turned, offsets}, {dx}},
+                          {weight});
+    expect_bits_in_slices(
+        {"grouped_linear_many_input_gradient", {}, {dy, turned, dy, up_turned, offsets}, {dx}},
+        {weight, other});
     const std::vector<Values> before{drawn(kF32, dw.shape, 19), drawn(kF32, dw.shape, 20)};
     for (const std::span<const Values> added : {std::span<const Values>(), std::span(before)}) {
       const std::span<const Values> first = added.first(added.empty() ? 0 : 1);
@@ -342,6 +381,60 @@ TEST(Int8Products, WithAnActivationHaveTheBitsOfProductsAlone) {
                                   {dy, down, products[0].values(), products[1].values()},
                                   {y, y}});
   for (std::size_t o = 0; o < 2; ++o) EXPECT_TRUE(got[o].same_bits(want[o])) << o;
+}
+
+// Rows compute activations otherwise than each other, so each is compared with itself.
+TEST(Int8Products, OfActivationsHaveTheirRowsBitsInSlices) {
+  const std::int64_t n = 160, k = 144;
+  const Values dy = drawn(kBf16, {kRows, n}, 31), of_tokens = drawn(kBf16, {kTokens, n}, 32),
+               weight = drawn(kF32, {kExperts, n, k}, 33), down = packed(weight, true),
+               offsets = integers(kOffsets), map = integers(row_map()),
+               gate = drawn(kBf16, {kRows, k}, 34), up = drawn(kBf16, {kRows, k}, 35),
+               weights = drawn(kF32, {kTokens, kTopK}, 36);
+  const TensorType rows = type_of(kBf16, {kRows, k});
+  const spec::Attributes swiglu{{"activation", std::string("swiglu")}};
+  const OpCall calls[] = {
+      {"grouped_linear_activation_gradient", swiglu, {dy, down, offsets, gate, up}, {rows, rows}},
+      {"grouped_linear_activation_gradient_with_weights",
+       swiglu,
+       {of_tokens, down, offsets, gate, up, map, weights},
+       {rows, rows, weights.type}}};
+  for (const OpCall& whole : calls)
+    for (const std::int64_t slices : kSlices)
+      for_rows(in_slices(whole, {weight}, slices), [&](const kernels::Kernel& kernel) {
+        const ir::OpSchema& schema = *ops::find_op(whole.op);
+        const RunResult want = run_kernel(whole_row(kernel), schema, whole, {.num_threads = 1});
+        for (const int threads : is_reference(kernel) ? std::vector{1} : std::vector{1, 2}) {
+          const RunResult got = run_kernel(kernel, schema, in_slices(whole, {weight}, slices),
+                                           {.num_threads = threads});
+          EXPECT_EQ(got.violation, "");
+          for (std::size_t o = 0; o < whole.outputs.size(); ++o)
+            EXPECT_EQ(compare_bits(got.outputs[o], want.outputs[o], {"", true}).report, "") << o;
+        }
+      });
+}
+
+TEST(Int8Products, InSlicesTakeWeightsInRowsAlone) {
+  const TensorType dy = type_of(kBf16, {8, 48}), rows = type_of(kF32, {3, 48, 40}),
+                   offsets = type_of(kI32, {4});
+  const auto infer = [&](const TensorType& rows_of_dy, const TensorType& weight,
+                         const spec::Attributes& attributes) {
+    return ops::find_op("grouped_linear_input_gradient")
+        ->infer(std::vector{rows_of_dy, weight, offsets}, attributes);
+  };
+  const std::string format = to_string(int8_tile_format()), key(spec::kPackedFormat);
+  const spec::Attributes cut{{"slices", std::int64_t{2}}, {key, format}};
+  EXPECT_EQ(infer(dy, rows, cut), std::vector{type_of(kBf16, {8, 40})});
+  EXPECT_THROW(infer(dy, rows, {{key, format}}), InvalidArgument);
+  EXPECT_THROW(infer(dy, rows, {{"slices", std::int64_t{0}}, {key, format}}), InvalidArgument);
+  EXPECT_THROW(infer(dy, rows, {{"slices", std::int64_t{2}}}), InvalidArgument);
+  EXPECT_THROW(infer(dy, rows, {{"slices", std::int64_t{2}}, {key, std::string("i8_bf16_1x128")}}),
+               InvalidArgument);
+  EXPECT_THROW(infer(dy, rows, {{"slices", std::int64_t{2}}, {key, std::int64_t{128}}}),
+               InvalidArgument);
+  EXPECT_THROW(infer(dy, type_of(kBf16, {3, 48, 40}), cut), InvalidArgument);
+  EXPECT_THROW(infer(dy, in_tiles(rows, true), cut), InvalidArgument);
+  EXPECT_THROW(infer(type_of(kF32, {8, 48}), rows, cut), InvalidArgument);
 }
 
 TEST(Int8Products, SayWhatTheyAreByWeightAndFallbackTogether) {

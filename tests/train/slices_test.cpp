@@ -37,6 +37,13 @@ RunConfig sliceable_run(const std::filesystem::path& folder, const std::string& 
   return run;
 }
 
+// An int8 product packs experts by groups where no packing is kept.
+RunConfig int8_run(const std::filesystem::path& folder) {
+  RunConfig run = sliceable_run(folder, "int8");
+  run.compiler.keep_packings = false;
+  return run;
+}
+
 // Kinds of calls that must be among those that are cut.
 std::vector<std::string> expected_calls() {
   std::vector<std::string> calls{"attention.attention_gradient"};
@@ -71,10 +78,11 @@ spec::Decisions all_cut(const RunConfig& run, const PlannedRun& whole) {
 }
 
 TEST(Slices, OfEveryKindOfCallTrainTheBitsOfWholeCalls) {
-  for (const char* precision : {"bf16", "fp32"})
+  for (const std::string precision : {"bf16", "fp32", "int8"})
     for (const char* update : {"after_backward", "in_backward"}) {
       const TemporaryDirectory folder;
-      RunConfig run = sliceable_run(folder.path(), precision);
+      RunConfig run =
+          precision == "int8" ? int8_run(folder.path()) : sliceable_run(folder.path(), precision);
       run.optimizer.update = update;
       const PlannedRun whole = plan_of(run);
       const std::string want = checkpoint_bytes(Trainer(run).train().checkpoint);

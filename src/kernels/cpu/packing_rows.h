@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of grouped input-gradients cut by the attribute `slices`: they read weights as the forward
-// does, and pack a group of experts at a time for the row that multiplies. Equal bits, for an
-// expert's rows meet its own matrix alone.
+// does, and pack a group of experts at a time for the row that multiplies. Those of int8 products
+// pack f32 rows (spec::kPackedFormat). Equal bits, for an expert's rows meet its own matrix alone.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -9,6 +9,7 @@
 
 #include "base/rounding.h"
 #include "kernels/cpu/call.h"
+#include "spec/product.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -24,14 +25,25 @@ inline std::int64_t experts_per_slice(const TensorType& weight,
 }
 
 // `type` becomes that of so many experts of `weight`, packed for the product.
-inline void set_packed(TensorType& type, const TensorType& weight, std::int64_t num_experts) {
+inline void set_packed(TensorType& type, const TensorType& weight, std::int64_t num_experts,
+                       const spec::Attributes& attributes) {
   type = weight;
   type.layout = panels_layout(true);
   type.shape[0] = num_experts;
+  if (!attributes.contains(spec::kPackedFormat)) return;
+  type.dtype = DType::kInt8;
+  type.blocks = int8_tile_format();
 }
 
-inline std::int64_t packed_type_bytes(const TensorType& weight) {
-  return round_up(stored_elements(weight) * size_bytes(weight.dtype), 64);
+inline std::int64_t packed_type_bytes(const TensorType& packed) {
+  return round_up(packed.num_bytes(), 64);
+}
+
+// Bytes of one expert of a weight in panels or rows.
+inline std::int64_t matrix_bytes(const TensorType& weight) {
+  const std::int64_t elements = weight.layout == kRowMajor ? weight.dim(-2) * weight.dim(-1)
+                                                           : panel_shape(weight).num_elements();
+  return elements * size_bytes(weight.dtype);
 }
 
 // The problem of one group.
@@ -46,10 +58,12 @@ struct SliceProblem {
         attributes(*whole.attributes),
         problem(whole) {
     attributes.erase("slices");
+    attributes.erase(std::string(spec::kPackedFormat));
     problem.attributes = &attributes;
     for (TensorType& type : inputs) {
       if (!is_stack(type)) continue;
-      set_packed(type, TensorType(type), experts_per_slice(type, *whole.attributes));
+      set_packed(type, TensorType(type), experts_per_slice(type, *whole.attributes),
+                 *whole.attributes);
       packed_bytes += packed_type_bytes(type);
     }
     problem.inputs = inputs;
@@ -95,10 +109,10 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
       if (!is_stack(*whole.type)) continue;
       source = *whole.type;
       source.shape[0] = count;
-      set_packed(types[i], *whole.type, count);
-      const std::int64_t matrix_bytes =
-          panel_shape(source).num_elements() * size_bytes(source.dtype);
-      const TensorView from{.data = whole.data + begin * matrix_bytes, .type = &source};
+      set_packed(types[i], *whole.type, most, *args.attributes);
+      const std::int64_t most_bytes = packed_type_bytes(types[i]);
+      types[i].shape[0] = count;
+      const TensorView from{.data = whole.data + begin * matrix_bytes(source), .type = &source};
       inputs[i] = {.data = packed, .type = &types[i]};
       pack({.inputs = {&from, 1},
             .outputs = {&inputs[i], 1},
@@ -107,8 +121,7 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
             .prepared = nullptr,
             .accumulate = {},
             .launch = args.launch});
-      packed +=
-          round_up(most * panel_shape(types[i]).num_elements() * size_bytes(source.dtype), 64);
+      packed += most_bytes;
     }
     types[offsets] = *args.inputs[offsets].type;
     types[offsets].shape[0] = count + 1;
@@ -135,9 +148,13 @@ struct PackingRows {
   static void run(const Arguments& args) { run_slices(args, kPack, kRun); }
   // Weights are read and packed; half of what is packed is read from another core's cache.
   static std::int64_t slicing_bytes(const spec::Problem& problem) {
+    TensorType packed;
     std::int64_t bytes = 0;
-    for (const TensorType& type : problem.inputs)
-      if (is_stack(type)) bytes += stored_elements(type) * size_bytes(type.dtype) * 5 / 2;
+    for (const TensorType& type : problem.inputs) {
+      if (!is_stack(type)) continue;
+      set_packed(packed, type, type.dim(0), *problem.attributes);
+      bytes += type.num_bytes() + packed.num_bytes() * 3 / 2;
+    }
     return bytes;
   }
 };

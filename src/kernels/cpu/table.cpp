@@ -234,11 +234,12 @@ consteval Parts parts(Engine engine) {
       {cpu::gemm_portable, &cpu::portable::kActivationStage, &cpu::portable::kHeadStage,
        cpu::portable::pack},
       {cpu::gemm_int8_avx512_vnni, &cpu::avx512::kActivationStage, &cpu::avx512::kHeadStage,
-       nullptr},
-      {cpu::gemm_int8_avx_vnni, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, nullptr},
-      {cpu::gemm_int8_avx2, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, nullptr},
+       cpu::avx512::pack},
+      {cpu::gemm_int8_avx_vnni, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage,
+       cpu::avx2::pack},
+      {cpu::gemm_int8_avx2, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, cpu::avx2::pack},
       {cpu::gemm_int8_portable, &cpu::portable::kActivationStage, &cpu::portable::kHeadStage,
-       nullptr},
+       cpu::portable::pack},
   };
   return in_order[static_cast<std::size_t>(engine)];
 }
@@ -325,8 +326,7 @@ struct Slices {
 };
 template <template <Engine> class Rows, class RunOf>
 constexpr OpRows slices(std::string_view op, RunOf) {
-  OpRows rows =
-      built(float_engines<Slices<Rows, RunOf>::template Of>(op, kRun, cpu::prepare_stream));
+  OpRows rows = built(engines<Slices<Rows, RunOf>::template Of>(op, kRun, cpu::prepare_stream));
   rows.form = "_slices";
   return rows;
 }

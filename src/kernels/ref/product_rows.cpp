@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/ref/product_rows.h"
 
+#include "spec/product.h"
+
 namespace anabatic::kernels::ref {
 namespace {
 
@@ -15,7 +17,8 @@ std::vector<std::vector<double>>& spare_rows() {
 ProductRows::ProductRows(const Arguments& args, const TensorView& weight, bool of_gradient)
     : weight_(weight),
       of_gradient_(of_gradient),
-      is_int8_(is_int8_panels(*weight.type)),
+      is_int8_(is_int8_panels(*weight.type) || args.attributes->contains(spec::kPackedFormat)),
+      is_packed_here_(!is_int8_panels(*weight.type)),
       fallback_(of_gradient ? kWithoutFallback : fallback_of(args).value_or(kWithoutFallback)),
       counts_(args.counts),
       width_(weight.type->dim(of_gradient ? -1 : -2)),
@@ -65,6 +68,15 @@ void ProductRows::take_matrix(std::int64_t group) {
   group_ = group;
   base_ = group * width_ * depth_;
   if (!is_int8_) return;
+  if (is_packed_here_) {
+    const std::int64_t rows = of_gradient_ ? depth_ : width_, columns = width_ * depth_ / rows;
+    std::vector<float> matrix;
+    for (std::int64_t i = 0; i < rows * columns; ++i)
+      matrix.push_back(static_cast<float>(load(weight_, base_ + i)));
+    tiles_ = code_tiles(matrix, rows, columns);
+    if (of_gradient_) tiles_ = transposed_tiles(tiles_);
+    return;
+  }
   tiles_ = {};
   tiles_.lines = width_;
   tiles_.depth = depth_;

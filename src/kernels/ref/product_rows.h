@@ -33,7 +33,7 @@ class ProductRows {
   void take_matrix(std::int64_t group);
 
   const TensorView& weight_;
-  const bool of_gradient_, is_int8_;
+  const bool of_gradient_, is_int8_, is_packed_here_;  // the last: of f32 rows
   const int fallback_;
   CodingCounts* counts_;              // null: none
   const std::int64_t width_, depth_;  // of a result and of a row of x

@@ -6,6 +6,7 @@
 
 #include "ir/op_schema.h"
 #include "passes/precision/product_units.h"
+#include "spec/product.h"
 #include "tensor/panels.h"
 
 namespace anabatic::train {
@@ -89,7 +90,8 @@ ProductCalls::ProductCalls(const lower::Compiled& compiled) {
                      .role = is_head ? ProductRole::kForward : form->role,
                      .is_grouped = !is_head && form->is_grouped,
                      .is_head = is_head,
-                     .is_int8 = node.attributes.contains("fallback")};
+                     .is_int8 = node.attributes.contains("fallback") ||
+                                node.attributes.contains(spec::kPackedFormat)};
     if (call.role == ProductRole::kWeightGradient) {
       for (std::size_t n = 0; n < node.outputs.size(); ++n) {
         const auto found = numbers.find(of.of_gradient(node.outputs[n]));
