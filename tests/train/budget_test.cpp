@@ -239,6 +239,24 @@ TEST(Budget, IsEnoughWhereASmallerOneIs) {
   }
 }
 
+// Without a budget a step in int8 takes the memory of one in bf16, with both packings.
+TEST(Peak, IsNearThatOfBf16InInt8) {
+  if (!testing::has_optional_passes()) GTEST_SKIP() << "bf16 keeps norms without their pass";
+  for (const char* model : {"dense", "moe_coarse"}) {
+    RunConfig run;
+    testing::apply_test_config(run);
+    run.model.path = std::string(ANABATIC_YARDSTICKS) + "/" + model;
+    run.train.micro_batch_size = 4;
+    run.device.threads = 2;
+    run.train.precision = "bf16";
+    const std::int64_t want = plan(run, {}).memory.peak_bytes;
+    run.train.precision = "int8";
+    EXPECT_LE(plan(run, {}).memory.peak_bytes, want + want / 50) << model;
+    run.memory.keep = {"attention_norm"};
+    EXPECT_GT(plan(run, {}).memory.peak_bytes, want) << model;
+  }
+}
+
 TEST(Budget, IsDumpedAsChosenNotAsTriedOnTheWay) {
   const TemporaryDirectory folder;
   RunConfig run = wide_run(folder.path());

@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "device/topology.h"
 #include "ir/op_schema.h"
 #include "model/model.h"
+#include "plan/account.h"
 #include "plan/prices.h"
 #include "spec/product_norm.h"
 #include "support/plan_changes.h"
@@ -25,6 +27,7 @@ namespace {
 
 using anabatic::testing::plan_changes;
 using anabatic::testing::plan_of;
+using anabatic::testing::PlannedRun;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::trained_bytes;
 
@@ -200,6 +203,48 @@ TEST(NormLinear, HasEqualBitsHoweverItIsPlanned) {
         EXPECT_TRUE(trained_bytes(run) == want) << name;
       }
     }
+}
+
+// Bytes that the backward reads of each layer, and outside of them.
+std::map<std::int32_t, std::int64_t> saved_bytes(const RunConfig& run) {
+  const PlannedRun planned = plan_of(run);
+  const lower::Compiled& training = planned.budgeted.plan.training;
+  return plan::make_account(training.graph, training.plan).saved_by_layer;
+}
+
+std::int64_t count_recomputed_norms(const RunConfig& run) {
+  std::int64_t number = 0;
+  for (const ir::Node& node : plan_of(run).budgeted.plan.training.graph.nodes)
+    number += node.tag.phase == ir::Phase::kRecompute &&
+              (node.op->name == "rms_norm" || node.op->name == "layer_norm");
+  return number;
+}
+
+// Int8 products do not apply norms, so the backward recomputes them: as bf16 ones do, a step keeps
+// no rows of them.
+TEST(NormLinear, IsRecomputedInFrontOfInt8Products) {
+  struct Row {
+    std::string model;
+    std::int64_t sites;
+  };
+  for (const Row& row : {Row{kLlama, 4}, Row{kGpt2, 4}, Row{"", 2}}) {
+    SCOPED_TRACE(row.model);
+    const TemporaryDirectory folder;
+    const RunConfig run = run_of(folder.path(), row.model, "int8");
+    RunConfig kept = run;
+    kept.memory.keep = {"attention_norm", "mlp_norm"};
+    kept.train.output = folder.path() / "kept";
+    // A head apart from its loss reads the last norm in the backward too.
+    const std::int64_t of_head = anabatic::testing::has_pass("fuse_head_loss") ? 0 : 1;
+    EXPECT_EQ(count_recomputed_norms(run), row.sites + of_head);
+    EXPECT_EQ(count_recomputed_norms(kept), of_head);
+    if (anabatic::testing::has_optional_passes()) {
+      const auto of_int8 = saved_bytes(run);
+      for (const auto& [layer, bytes] : saved_bytes(run_of(folder.path(), row.model, "bf16")))
+        EXPECT_LE(of_int8.at(layer), bytes) << layer;
+    }
+    EXPECT_TRUE(trained_bytes(run) == trained_bytes(kept));
+  }
 }
 
 // The weight of a norm has its update after the last product that reads it.

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "analysis/product_norms.h"
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "passes/readers.h"
@@ -17,18 +17,11 @@
 namespace anabatic::passes {
 namespace {
 
+using analysis::RowNorm;
 using ir::Graph;
 using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
-
-// A norm of whole rows: of x, or of the sum that the node computes.
-struct NormNode {
-  std::string_view word;  // spec::kNorm
-  bool has_sum;
-  ValueId x, y;
-  std::vector<ValueId> parameters;
-};
 
 class NormLinearFuser {
  public:
@@ -44,27 +37,6 @@ class NormLinearFuser {
  private:
   const TensorType& type(ValueId value) const { return graph_.value(value).type; }
 
-  std::optional<NormNode> norm_of(const Node& node) const {
-    if (node.tag.phase != ir::Phase::kForward) return std::nullopt;
-    NormNode norm;
-    if (node.op->name == "rms_norm")
-      norm = {spec::kRmsNorm, false, node.inputs[0], node.outputs[0], {node.inputs[1]}};
-    else if (node.op->name == "add_rms_norm")
-      norm = {spec::kRmsNorm, true, node.outputs[0], node.outputs[1], {node.inputs[1]}};
-    else if (node.op->name == "layer_norm")
-      norm = {spec::kLayerNorm,
-              false,
-              node.inputs[0],
-              node.outputs[0],
-              {node.inputs[1], node.inputs[2]}};
-    else
-      return std::nullopt;
-    const TensorType& x = type(norm.x);
-    const bool is_known = x.dtype == DType::kFloat32 || x.dtype == DType::kBFloat16;
-    const bool is_of_rows = type(norm.parameters[0]).dim(0) == x.dim(1);
-    return is_known && is_of_rows ? std::optional(norm) : std::nullopt;
-  }
-
   // Whether the node can apply a norm to its operand y, which is nothing else of it.
   bool takes(const Node& node, ValueId y) const {
     const spec::ProductForm* form = ir::product_form(node);
@@ -78,7 +50,7 @@ class NormLinearFuser {
   }
 
   bool fuse(Node& node) {
-    const std::optional<NormNode> norm = norm_of(node);
+    const std::optional<RowNorm> norm = analysis::row_norm_of(graph_, node);
     if (!norm || readers_.is_wanted(norm->y)) return false;
     const std::span<const NodeId> readers = readers_.of(norm->y);
     const bool all_take = std::all_of(readers.begin(), readers.end(),
@@ -112,7 +84,7 @@ class NormLinearFuser {
   }
 
   // By the planner; nothing: prices say.
-  std::optional<bool> is_asked_for(const NormNode& norm) const {
+  std::optional<bool> is_asked_for(const RowNorm& norm) const {
     const Name name = graph_.value(norm.y).name;
     if (context_.options.only_norms != nullptr && name != Name{})
       return context_.options.only_norms->contains(text(name));
@@ -127,7 +99,7 @@ class NormLinearFuser {
     return sum;
   }
 
-  void explain(const NormNode& norm, bool is_taken, double together, double apart) const {
+  void explain(const RowNorm& norm, bool is_taken, double together, double apart) const {
     if (context_.options.explanation == nullptr) return;
     const Name name = graph_.value(norm.y).name;
     context_.options.explanation->push_back(
@@ -140,7 +112,7 @@ class NormLinearFuser {
 
   // The value of the norm becomes its statistics, under the same name: what the backward keeps of
   // the norm, or computes again.
-  void become_statistics(Node& node, const NormNode& norm) {
+  void become_statistics(Node& node, const RowNorm& norm) {
     node.op = context_.find_op(norm.has_sum ? "add_norm_statistics" : "norm_statistics");
     ANABATIC_CHECK(node.op != nullptr, "[fuse_norm_linear] no op for statistics");
     node.attributes[std::string(spec::kNorm)] = std::string(norm.word);

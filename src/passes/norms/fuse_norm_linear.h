@@ -17,7 +17,7 @@
 // - norms of heads, and of rows that experts gather: each row is copied there for each of its
 //   experts, and normalising it as often takes longer;
 // - norms that int8 products read, which quantise rows for a whole call; with the policy int8 all,
-//   for sampled errors read the rows of bf16 products too.
+//   for sampled errors read the rows of bf16 products too. The backward recomputes these rows.
 //
 // Measured on one thread of a shared Zen 5 (AVX512-BF16), bf16, a norm and one product with all
 // gradients, against both apart in turn, CPU time: 2048 rows, 576 to 192, 576 and 1536: 0.996x,
