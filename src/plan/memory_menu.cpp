@@ -199,6 +199,17 @@ void MemoryMenu::change_frame(const analysis::Rebuild& rebuild, ir::ValueId valu
   }
 }
 
+void MemoryMenu::pass_packings(const analysis::Rebuild& rebuild, std::vector<ir::ValueId>& packings,
+                               FrameChanges& changes) const {
+  std::int64_t bytes = 0;
+  std::erase_if(packings, [&](ir::ValueId value) {
+    if (std::ranges::find(rebuild.inputs, value) == rebuild.inputs.end()) return false;
+    bytes += align_bytes(graph_.value(value).type.num_bytes());
+    return true;
+  });
+  if (bytes > 0) changes.add_ahead(timeline_.position(rebuild.before), bytes, 0);
+}
+
 void MemoryMenu::change_frame_of_form(const analysis::Rebuild& rebuild, ir::ValueId value,
                                       const analysis::Treatments& treatments,
                                       FrameChanges& changes) const {
@@ -223,10 +234,16 @@ MenuOutcome MemoryMenu::evaluate(const std::vector<bool>& chosen, std::int64_t b
   FrameChanges changes(timeline_);
   double seconds = 0;
   std::vector<Offload> offloads;
+  std::vector<ir::ValueId> packings;  // for the product that follows
   for (const analysis::Rebuild& rebuild : rebuilder_.rebuilds(treated)) {
     seconds += prices_.seconds(rebuild, treated);
+    if (rebuild.op == "pack") {
+      packings.push_back(rebuild.outputs[0]);
+      continue;
+    }
     for (const ir::ValueId value : rebuild.outputs)
       change_frame(rebuild, value, treated, changes, offloads);
+    pass_packings(rebuild, packings, changes);
   }
   for (const auto& [item, effect] : slice_effects_) {
     if (!chosen[item] || !is_effective_slice(item, chosen)) continue;

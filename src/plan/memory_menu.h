@@ -95,6 +95,10 @@ class MemoryMenu {
   void change_frame(const analysis::Rebuild& rebuild, ir::ValueId value,
                     const analysis::Treatments& treatments, FrameChanges& changes,
                     std::vector<Offload>& offloads) const;
+  // The packings that this rebuild reads, and which are freed after it: recomputed products of one
+  // reader do not have theirs at once. Takes them out of `packings`.
+  void pass_packings(const analysis::Rebuild& rebuild, std::vector<ir::ValueId>& packings,
+                     FrameChanges& changes) const;
   void change_frame_of_form(const analysis::Rebuild& rebuild, ir::ValueId value,
                             const analysis::Treatments& treatments, FrameChanges& changes) const;
 
