@@ -240,7 +240,7 @@ struct NormTimes {
 };
 NormTimes norm_times(train::RunConfig run, const train::Calibration& peaks,
                      spec::DeviceSpec device) {
-  constexpr std::array<std::int64_t, kSizes.size()> kRows{512, 2048};
+  constexpr std::array<std::int64_t, kSizes.size()> kRows{1024, 4096};
   constexpr std::int64_t kWidth = 512, kOut = 768;
   constexpr int kRepeats = 5;
   constexpr double kMostNormShare = 20;  // a difference below that is noise
@@ -285,6 +285,17 @@ NormTimes norm_times(train::RunConfig run, const train::Calibration& peaks,
       times.shares[key] = roof / std::max(added.at(key), roof / kMostNormShare);
   }
   return times;
+}
+
+// Statistics whose calls are too short to measure have the price of the norm.
+void take_prices_of_norms(plan::OpEfficiency& efficiency) {
+  for (const auto& [op, norm] :
+       {std::pair{"add_norm_statistics", "add_rms_norm"}, std::pair{"norm_statistics", "rms_norm"}})
+    for (const char* precision : {"fp32", "bf16"}) {
+      const auto found = efficiency.share_of_roof.find(fmt::format("{} {}", norm, precision));
+      if (found != efficiency.share_of_roof.end())
+        efficiency.share_of_roof.try_emplace(fmt::format("{} {}", op, precision), found->second);
+    }
 }
 
 std::optional<train::Calibration> measure(std::int64_t num_threads, double most_seconds) {
@@ -341,6 +352,7 @@ std::optional<train::Calibration> measure(std::int64_t num_threads, double most_
       result.efficiency.fixed_seconds[key] = price->fixed_seconds;
       if (price->weight_bytes > 0) result.efficiency.fixed_weight_bytes[key] = price->weight_bytes;
     }
+  take_prices_of_norms(result.efficiency);
   return result;
 }
 

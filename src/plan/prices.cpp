@@ -283,17 +283,15 @@ double norm_roof_seconds(std::int64_t rows, std::int64_t width, std::int64_t out
 
 double norm_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
                                const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
-  // Without a calibration. Beyond the width and threads of analysis/product_norms.h, the shares of
-  // one product of 192 to 1536 columns (AVX-512-BF16).
+  // Without a calibration: those of one product of 192 to 1536 columns (AVX-512-BF16).
   constexpr double kShareOfForward = 2, kShareOfGradient = 1;
   const spec::ProductRole role = ir::product_form(product)->role;
   const bool is_forward = role == spec::ProductRole::kForward;
   const TensorType& x = graph.value(product.inputs[0]).type;
+  if (x.dim(1) <= analysis::kMostNormWidth && device.num_threads <= analysis::kMostNormThreads)
+    return 0;
   const auto found = efficiency.share_of_roof.find(norm_price_key(role, x.dtype));
   const bool is_measured = found != efficiency.share_of_roof.end() && found->second > 0;
-  if (!is_measured && x.dim(1) <= analysis::kMostNormWidth &&
-      device.num_threads <= analysis::kMostNormThreads)
-    return 0;
   std::int64_t out = 0;
   if (is_forward) {
     const auto inputs = spec::without_norm(product.inputs, product.attributes);

@@ -61,7 +61,8 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
 
 // The time by which a product takes longer because it applies a norm to x (spec/product_norm.h). It
 // is the time to copy the rows of x as often as blocks of the product do, at the share of
-// norm_price_key. 0 for narrow rows on few threads that no calibration has measured.
+// norm_price_key. 0 for narrow rows on few threads (analysis/product_norms.h): whole steps take as
+// long as with norms apart there, which differences of single calls do not tell.
 double norm_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
                                const spec::DeviceSpec& device, const OpEfficiency& efficiency);
 // Its roof: each block of columns copies the rows, and each thread has some blocks of a weight
