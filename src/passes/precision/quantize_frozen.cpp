@@ -39,11 +39,12 @@ class Quantizer {
       if (!is_eligible) continue;
       const ValueId parameter = use_parameter(name);
       TensorType& kept = graph_.value(parameter).type;
-      if (has_format)
+      if (has_format) {
         kept = quantized(kept, *format);
-      else
+      } else {
         kept.dtype = DType::kBFloat16;
-      if (!has_format) graph_.find_state(name)->role = StateRole::kUpper;
+        graph_.find_state(name)->role = StateRole::kUpper;
+      }
       changed = true;
     }
     return changed;
