@@ -96,7 +96,7 @@ ValueId GraphBuilder::state_of(Name owner, StateRole role, TensorType type) {
   const ValueId id = state(name, std::move(type), role, owner);
   if (const State* parameter = graph_.find_state(owner);
       parameter != nullptr && spec::kind_of(role) == StateKind::kDerived)
-    graph_.states.back().grid = parameter->grid;
+    graph_.states.back().grid = parameter->derived_grid();
   return id;
 }
 

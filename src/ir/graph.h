@@ -70,12 +70,18 @@ struct State : spec::StatePart {
   Name name{};
   ValueId before = kNoValue, after = kNoValue;
   bool is_trainable = true;  // kParameter, kUpper; a frozen parameter gets no gradient
-  // Of a parameter: what is derived from it has these values alone. Derived states have its grid.
+  // Of a parameter: products read these values alone. See derived_grid().
   std::optional<WeightGrid> grid{};
   // What a mask is of, and its place in SparsityOptions::entries.
   std::optional<spec::SparsityPattern> pattern{};
   std::int32_t entry = 0;
   spec::Init init{};
+
+  // The grid of what is derived from a parameter, and so is rounded to it. A frozen parameter was
+  // rounded itself, as it was loaded: what is derived from it has none.
+  std::optional<WeightGrid> derived_grid() const {
+    return is_trainable ? grid : std::optional<WeightGrid>{};
+  }
 };
 
 class Graph {

@@ -190,7 +190,7 @@ class Verifier {
           rows.total);
     const State* owner =
         state.kind() == StateKind::kDerived ? graph_.find_state(state.owner) : nullptr;
-    check(owner != nullptr ? state.grid == owner->grid
+    check(owner != nullptr ? state.grid == owner->derived_grid()
                            : !state.grid || state.kind() == StateKind::kParameter,
           "states' grids", where, "its grid is not that of its parameter");
     check(state.is_trainable || state.kind() == StateKind::kParameter, "states owned", where,

@@ -32,10 +32,7 @@ ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
 ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary, const ir::State& derived,
                            const GridRounding& rounding) {
   const TensorType type = builder.type(derived.before);
-  const ir::State* owner = builder.graph().find_state(derived.owner);
-  // A frozen parameter was rounded as it was loaded.
-  const bool is_rounded = owner != nullptr && !owner->is_trainable;
-  if (!derived.grid || is_rounded) return add_derivation(builder, primary, type);
+  if (!derived.grid) return add_derivation(builder, primary, type);
   const auto rounded_to = [&](const TensorType& result) {
     std::vector<ir::ValueId> inputs{primary};
     if (rounding.delay > 0) inputs.push_back(rounding.step);

@@ -127,8 +127,7 @@ class Arranger {
   // An f32 packing is the parameter itself.
   void drop_equal_packing(const State& parameter) {
     const auto equal = [&](const State& state) {
-      return state.kind() == StateKind::kDerived && state.owner == parameter.name &&
-             (!state.grid || !parameter.is_trainable) &&
+      return state.kind() == StateKind::kDerived && state.owner == parameter.name && !state.grid &&
              graph_.value(state.before).type == graph_.value(parameter.before).type;
     };
     const auto found = std::find_if(graph_.states.begin(), graph_.states.end(), equal);

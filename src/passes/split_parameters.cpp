@@ -58,7 +58,7 @@ class Splitter {
     const bool is_updated = graph_.find_state(StateRole::kGradient, parameter.name) != nullptr;
     return options_.with_update && (is_updated || !parameter.is_trainable) &&
            copy_of(parameter) != nullptr && !is_read(parameter.before) &&
-           !needs_all_bits(parameter.name) && (!parameter.grid || !parameter.is_trainable) &&
+           !needs_all_bits(parameter.name) && !parameter.derived_grid() &&
            !has_sparse_values(graph_, parameter.name);
   }
 

@@ -297,9 +297,6 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
     const auto same = [&](const ir::State& other) { return other.name == state.name; };
     if (std::any_of(known->begin(), known->end(), same)) continue;
     known->push_back(state);
-    // A frozen parameter has been rounded itself.
-    if (known == &derived_ && !bound->compiled.graph.find_state(state.owner)->is_trainable)
-      known->back().grid.reset();
   }
   add_peers(bound->compiled.graph);
   add_saved_states(bound->compiled.graph);

@@ -110,9 +110,11 @@ class GridChooser {
   }
 
   bool choose(Name parameter) {
-    if (graph_.find_state(parameter)->grid == options_.grid) return false;
+    State& rounded = *graph_.find_state(parameter);
+    if (rounded.grid == options_.grid) return false;
+    rounded.grid = options_.grid;
     for (State& state : graph_.states)
-      if (is_of(state, parameter)) state.grid = options_.grid;
+      if (is_of(state, parameter) && &state != &rounded) state.grid = rounded.derived_grid();
     const ValueId weight = graph_.find_state(parameter)->before;
     const bool is_read = std::ranges::any_of(graph_.nodes, [&](const Node& node) {
       return std::ranges::find(node.inputs, weight) != node.inputs.end();

@@ -10,9 +10,9 @@
 // So the gradient of the copy is credited to the parameter, unchanged: straight-through. Routers
 // stay as they are. A weight that others read too, as a tied embedding, is refused.
 //
-// Under an adapter weights are frozen. They get the grid too, and the adapter's own do not. Their
+// Under an adapter weights are frozen. They get the grid, and the adapter's own do not. Their
 // values are rounded once, as they are loaded (train/lora/grid_rows.h). So products read the
-// parameter as before, and what is derived from it is a plain copy.
+// parameter as before, and what is derived from it is a plain copy, without a grid.
 //
 // With QuantizationOptions::rounds_activations these products read `fake_quantize_tokens` of their
 // rows. Rows of experts are rounded before they are gathered.
