@@ -9,8 +9,9 @@ class ThreadTeam;
 
 // Instruction sets come from cpuid, limited by ANABATIC_MAX_ISA; caches from hwloc. `measure`: also
 // the peaks of fp32, bf16 and int8 multiply-adds on all threads of the team and the bandwidth of a
-// copy larger than any cache, about 0.2 s. Peak = the register-resident multiply-add loop of that
-// precision; bf16 without VDPBF16PS and int8 without VPDPBUSD count at the fp32 rate.
+// copy larger than any cache, about 0.2 s. A process measures once for each number of threads. Peak
+// = the register-resident multiply-add loop of that precision; bf16 without VDPBF16PS and int8
+// without VPDPBUSD count at the fp32 rate.
 spec::DeviceSpec probe_cpu(ThreadTeam& team, bool measure);
 
 // The same for plans that need no thread team: `num_threads` 0 is the number that cpu_limits()
