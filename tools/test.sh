@@ -11,6 +11,8 @@ sh tools/install_dependencies.sh test ${all:+chromium}
 started=$(date +%s)
 stage() { printf '\n== %s (after %s s)\n' "$1" "$(($(date +%s) - started))"; }
 jobs=$(nproc)
+# Tests run next to each other: a thread that spins takes the core of another test.
+export OMP_WAIT_POLICY=PASSIVE
 summary=build/test_summary.txt
 mkdir -p build && : >"$summary"
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/environment.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -32,6 +35,12 @@ std::string cache_directory() {
   if (std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache;
   const std::string home = variable("HOME");
   return home.empty() ? "" : home + "/.cache";
+}
+
+bool waits_passively() {
+  const std::string policy = variable("OMP_WAIT_POLICY");
+  return std::ranges::equal(policy, std::string_view("passive"),
+                            [](unsigned char a, char b) { return std::tolower(a) == b; });
 }
 
 std::vector<Launcher> launchers() {

@@ -83,7 +83,8 @@ std::string disk_of(train::RunConfig config) {
 std::string spinning(const device::ThreadTeam& team, const device::CpuLimits& limits) {
   if (team.spins()) return "on   each thread has a whole core";
   return fmt::format("off  {}: idle threads sleep at once",
-                     team.num_threads() > limits.num_threads()
+                     limits.waits_passively ? "OMP_WAIT_POLICY is PASSIVE"
+                     : team.num_threads() > limits.num_threads()
                          ? "more threads than cores"
                          : "the CPU quota leaves a fraction of a core");
 }

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/environment.h"
 #include "device/physical_cores.h"
 
 namespace anabatic::device {
@@ -53,7 +54,7 @@ int CpuLimits::num_threads() const {
 }
 
 bool CpuLimits::may_spin(int num_threads) const {
-  if (num_threads > num_physical_cores()) return false;
+  if (waits_passively || num_threads > num_physical_cores()) return false;
   return !quota || (std::floor(*quota) == *quota && num_threads <= *quota);
 }
 
@@ -61,7 +62,8 @@ CpuLimits cpu_limits(const SystemRoots& roots) {
   PhysicalCores found = physical_cores(cores_of_mask());
   CpuLimits limits{.cores = std::move(found.hardware_threads),
                    .quota = std::nullopt,
-                   .num_siblings = found.num_siblings};
+                   .num_siblings = found.num_siblings,
+                   .waits_passively = environment::waits_passively()};
   visit_cgroups(roots, "cpu", [&](const std::filesystem::path& group, CgroupVersion version) {
     const auto quota = quota_of(group, version);
     if (quota && *quota < limits.quota.value_or(static_cast<double>(limits.cores.size())))

@@ -18,8 +18,8 @@ using HostRun = void (*)(void (*body)(void* context), void* context, int threads
 
 class ThreadTeam {
  public:
-  // num_threads 0: as many as `limits` allow. Threads spin and are pinned if each has its own core;
-  // under a CPU quota they are not pinned.
+  // num_threads 0: as many as `limits` allow. Threads spin and are pinned if each has its own core
+  // and OMP_WAIT_POLICY is not PASSIVE. Under a CPU quota they are not pinned.
   explicit ThreadTeam(int num_threads = 0, const CpuLimits& limits = cpu_limits());
   // A team without threads of its own: bodies run on those that `host` brings. Each takes one
   // thread number after the other until none is left, so bodies may wait only for tasks that were

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import torch
 from torch import nn
@@ -199,8 +200,7 @@ class OtherModels(Case):
 
 class Report(Case):
     def test_is_a_value_and_a_table(self):
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        self.addCleanup(os.environ.pop, "OMP_WAIT_POLICY")
+        self.enterContext(mock.patch.dict(os.environ, OMP_WAIT_POLICY="PASSIVE"))
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             report = anabatic.torch.adapt(build("qwen3_moe"))

@@ -13,6 +13,7 @@
 #include "device/memory.h"
 #include "device/physical_cores.h"
 #include "device/thread_team.h"
+#include "support/scoped_variable.h"
 
 namespace anabatic::device {
 namespace {
@@ -171,6 +172,17 @@ TEST(CpuLimits, GiveAThreadToEachWholeCoreAndLetThoseSpin) {
   }
   EXPECT_EQ(to_string(CpuLimits{.cores = {0, 1}, .quota = 1.5}),
             "2 by the affinity mask, 1.5 by the CPU quota of a cgroup");
+}
+
+TEST(CpuLimits, LetNoThreadSpinWhereThePolicyIsPassive) {
+  for (const auto& [policy, is_passive] :
+       {std::pair{"PASSIVE", true}, {"passive", true}, {"ACTIVE", false}, {"", false}}) {
+    const anabatic::testing::ScopedVariable variable("OMP_WAIT_POLICY", policy);
+    EXPECT_EQ(cpu_limits().waits_passively, is_passive) << policy;
+    const CpuLimits limits{
+        .cores = {0, 1}, .quota = std::nullopt, .waits_passively = cpu_limits().waits_passively};
+    EXPECT_EQ(ThreadTeam(2, limits).spins(), !is_passive) << policy;
+  }
 }
 
 TEST(PhysicalCores, ComeBeforeTheirSiblings) {
