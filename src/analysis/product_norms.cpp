@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "analysis/product_norms.h"
 
-#include <algorithm>
-
 #include "ir/op_schema.h"
 #include "spec/product_norm.h"
 
@@ -24,22 +22,6 @@ std::optional<RowNorm> row_norm_of(const ir::Graph& graph, const ir::Node& node)
   const bool is_known = x.dtype == DType::kFloat32 || x.dtype == DType::kBFloat16;
   const bool is_of_rows = graph.value(norm.parameters[0]).type.dim(0) == x.dim(1);
   return is_known && is_of_rows ? std::optional(norm) : std::nullopt;
-}
-
-bool is_norm_of_products(const ir::Graph& graph, const Rebuilder& rebuilder, ir::ValueId value) {
-  const ir::NodeId producer = graph.value(value).producer;
-  if (producer == ir::kNoNode) return false;
-  const std::optional<RowNorm> norm = row_norm_of(graph, graph.node(producer));
-  if (!norm || norm->y != value || graph.value(value).type.dim(1) > kMostNormWidth) return false;
-  const auto takes = [&](ir::NodeId id) {
-    const ir::Node& node = graph.node(id);
-    const spec::ProductForm* form = ir::product_form(node);
-    return form != nullptr && !form->is_grouped &&
-           form->role != spec::ProductRole::kInputGradient && node.inputs[0] == value &&
-           std::count(node.inputs.begin(), node.inputs.end(), value) == 1;
-  };
-  return std::ranges::all_of(rebuilder.forward_readers(value), takes) &&
-         std::ranges::all_of(rebuilder.backward_readers(value), takes);
 }
 
 }  // namespace anabatic::analysis

@@ -168,18 +168,8 @@ MemoryDecider::MemoryDecider(const MemoryMenu& menu, const MemoryOptions& option
   apply(menu, options.compress, "memory.compress", ItemRule::kTake,
         {way_of(options.compression.allowed)}, true, rules_);
   if (options.budget_bytes > 0 || options.replay) return;
-  if (options.recomputes_norms) take_norms();
   for (ItemRule& rule : rules_)
     if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
-}
-
-void MemoryDecider::take_norms() {
-  for (std::size_t i = 0; i < rules_.size(); ++i) {
-    const bool has_other_way = std::ranges::any_of(
-        alternatives_[i], [&](std::size_t other) { return rules_[other] == ItemRule::kTake; });
-    if (menu_.items()[i].is_norm_of_products && rules_[i] == ItemRule::kFree && !has_other_way)
-      rules_[i] = ItemRule::kTake;
-  }
 }
 
 MenuChoice MemoryDecider::choose(std::int64_t frame_bytes, const std::vector<bool>& taken) const {

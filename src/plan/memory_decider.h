@@ -22,14 +22,11 @@ struct MemoryOptions {
   CompressionOptions compression{};
   std::vector<std::string> compress{};
   OffloadOptions offload{};  // what a budget may put on disk between forward and backward
-  // Without a budget, recompute norms in front of dense products, where no hint says otherwise.
-  // Int8 products do not apply them (pass fuse_norm_linear), and a step would keep their rows.
-  bool recomputes_norms = false;
   // Decisions to use as they are, without choosing; hints must agree with them.
   std::optional<spec::Decisions> replay{};
   bool asks() const {
     return budget_bytes > 0 || !recompute.empty() || !compress.empty() || !offload.cold.empty() ||
-           recomputes_norms || replay.has_value();
+           replay.has_value();
   }
 };
 
@@ -74,7 +71,6 @@ class MemoryDecider {
 
  private:
   MenuChoice choose(std::int64_t frame_bytes, const std::vector<bool>& taken = {}) const;
-  void take_norms();
   MenuChoice evaluated(std::vector<bool> chosen, std::int64_t frame_bytes) const;
   MemoryDecision priced(const MenuChoice& choice) const;
 

@@ -5,7 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "analysis/product_norms.h"
 #include "analysis/saved_form.h"
 #include "ir/op_schema.h"
 #include "plan/hint_names.h"
@@ -64,8 +63,6 @@ void MemoryMenu::add_items() {
       continue;
     }
     items_.push_back({{saved.key}, {saved.key}, {saved.value}, bytes});
-    items_.back().is_norm_of_products =
-        analysis::is_norm_of_products(graph_, rebuilder_, saved.value);
   }
 }
 

@@ -44,7 +44,6 @@ struct MenuItem : ChoiceId {
   // of a kind.
   std::vector<ir::ValueId> values{};
   std::int64_t bytes = 0;                   // that are no longer kept
-  bool is_norm_of_products = false;         // analysis/product_norms.h
   bool is_of(std::string_view hint) const;  // plan/hints.h, of values
 };
 

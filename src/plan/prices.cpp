@@ -292,8 +292,11 @@ double norm_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
     return 0;
   const auto found = efficiency.share_of_roof.find(norm_price_key(role, x.dtype));
   const bool is_measured = found != efficiency.share_of_roof.end() && found->second > 0;
+  // An int8 product normalises rows as it quantises them, once a call.
   std::int64_t out = 0;
-  if (is_forward) {
+  if (is_int8_product(graph, product)) {
+    out = 1;
+  } else if (is_forward) {
     const auto inputs = spec::without_norm(product.inputs, product.attributes);
     for (const ir::ValueId weight : inputs.subspan(1))
       if (const TensorType& type = graph.value(weight).type; type.ndim() == 2) out += type.dim(0);

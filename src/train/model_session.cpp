@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "analysis/product_norms.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "device/topology.h"
@@ -115,9 +114,6 @@ lower::CompileOptions compile_options(const RunConfig& run,
                     .recompute = run.memory.recompute,
                     .keep = run.memory.keep,
                     .hot = run.memory.hot};
-  options.memory.recomputes_norms = request.training &&
-                                    options.precision == lower::Precision::kInt8 &&
-                                    num_threads_of(run) <= analysis::kMostNormThreads;
   options.memory.compression.allowed = run.memory.compress == "int8"   ? spec::SavedForm::kInt8
                                        : run.memory.compress == "bf16" ? spec::SavedForm::kBFloat16
                                                                        : spec::SavedForm::kWhole;

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "kernels/kernel.h"
 #include "ops/kernel_runner.h"
+#include "ops/pack.h"
 #include "ops/table.h"
 #include "support/random_data.h"
 #include "support/rows_under_test.h"
@@ -76,12 +77,59 @@ std::vector<OpCall> products(const Sizes& s, DType dtype) {
   return calls;
 }
 
+// Those of int8 products. Some blocks of x fall back.
+std::vector<OpCall> int8_products(const Sizes& s) {
+  const DType bf16 = DType::kBFloat16;
+  Values x = draw(tensor_type(bf16, {s.rows, s.in}), 1);
+  const auto width = static_cast<std::size_t>(s.in);
+  for (std::size_t row = 0; row * width < x.data.size(); row += 3)
+    x.data[row * width + row % width] *= 512;
+  const Values dy = draw(tensor_type(bf16, {s.rows, s.out}), 2);
+  const auto packed = [&](std::uint64_t stream) {
+    TensorType type = quantized(tensor_type(DType::kFloat32, {s.out, s.in}), int8_tile_format());
+    type.layout = panels_layout(false);
+    return run_reference({"pack",
+                          ops::packing_attributes(type),
+                          {draw(tensor_type(DType::kFloat32, {s.out, s.in}), stream)},
+                          {type}})[0]
+        .values();
+  };
+  const Values gate = packed(3), up = packed(4);
+  const TensorType y = dy.type, gradient = tensor_type(DType::kFloat32, {s.out, s.in});
+  const std::string swiglu = "swiglu";
+  std::vector<OpCall> calls;
+  for (const std::int64_t fallback : {64, 0})
+    for (OpCall call : std::vector<OpCall>{
+             {"linear", {}, {x, gate}, {y}},
+             {"linear_many", {}, {x, gate, up}, {y, y}},
+             {"linear_activation", {{"activation", swiglu}}, {x, gate, up}, {y}},
+             {"linear_activation_with_products",
+              {{"activation", swiglu}},
+              {x, gate, up},
+              {y, y, y}},
+             {"linear_weight_gradient", {}, {x, dy}, {gradient}},
+             {"linear_weight_gradient",
+              {{"layout", std::string("panels")}},
+              {x, dy},
+              {in_panels(gradient)}},
+             {"linear_weight_gradient_squares",
+              {},
+              {x, dy},
+              {gradient, tensor_type(DType::kFloat64, {})}},
+             {"linear_many_weight_gradient", {}, {x, dy, dy}, {gradient, gradient}}}) {
+      call.attributes["fallback"] = fallback;
+      calls.push_back(std::move(call));
+    }
+  return calls;
+}
+
 // The row of `op` with the vectors of this row of a product.
 const kernels::Kernel& row_beside(std::string_view product, std::string_view op) {
   std::string name = fmt::format("{}:{}", product.substr(0, product.find(':')), op);
   for (const char* isa : {"avx512", "avx2"})
     if (product.find(isa) != product.npos) name += fmt::format("_{}", isa);
   if (product.find("amx") != product.npos) name += "_avx512";
+  if (product.find("avx_vnni") != product.npos) name += "_avx2";
   for (const kernels::Kernel* kernel : kernels::candidates(op))
     if (kernel->name == name) return *kernel;
   throw InternalError(fmt::format("no row {}", name));
@@ -187,6 +235,36 @@ TEST(ProductNorm, KeepsNaNsAndZeroes) {
         EXPECT_GT(compare(product, norm, 1), 0);
       }
     }
+}
+
+// Tails of blocks and units, of rows and of the depth.
+TEST(ProductNorm, IsQuantisedAsItWouldHaveBeenStored) {
+  for (const Sizes& sizes : {Sizes{1, 1, 1}, Sizes{7, 13, 5}, Sizes{131, 67, 48},
+                             Sizes{130, 200, 24}, Sizes{5, 300, 40}})
+    for (const OpCall& product : int8_products(sizes))
+      for (const Norm& norm : norms(sizes.in)) EXPECT_GT(compare(product, norm, 2), 0);
+}
+
+// A block with an element that is not finite has int8 values of 0 and a scale of NaN.
+TEST(ProductNorm, OfRowsThatAreNotFiniteIsNaNInInt8) {
+  for (OpCall product : int8_products({40, 70, 33})) {
+    if (product.outputs[0].layout != kRowMajor) continue;
+    std::vector<double>& x = product.inputs[0].data;
+    x[3 * 70 + 5] = std::numeric_limits<double>::quiet_NaN();
+    x[9 * 70 + 69] = std::numeric_limits<double>::infinity();
+    for (std::size_t k = 0; k < 70; ++k) x[20 * 70 + k] = 0;
+    for (Norm norm : norms(70)) {
+      EXPECT_GT(compare(product, norm, 1), 0);
+      norm.parameters[0].data[11] = std::numeric_limits<double>::quiet_NaN();
+      EXPECT_GT(compare(product, norm, 1), 0);
+    }
+  }
+}
+
+TEST(ProductNorm, DoesNotDependOnThreadsInInt8) {
+  for (const OpCall& product : int8_products({210, 48, 66}))
+    for (const Norm& norm : norms(48))
+      for (const int threads : {1, 3}) EXPECT_GE(compare(product, norm, threads), 2);
 }
 
 TEST(ProductNorm, DoesNotDependOnThreads) {

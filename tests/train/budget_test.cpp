@@ -274,8 +274,9 @@ TEST(Peak, IsNearThatOfBf16InInt8) {
     const std::int64_t want = plan(run, {}).memory.peak_bytes;
     run.train.precision = "int8";
     EXPECT_LE(plan(run, {}).memory.peak_bytes, want + want / 50) << model;
-    run.memory.keep = {"attention_norm"};
-    EXPECT_GT(plan(run, {}).memory.peak_bytes, want) << model;
+    const std::int64_t peak = plan(run, {}).memory.peak_bytes;
+    run.compiler.disable_passes = {"fuse_norm_linear"};
+    EXPECT_GT(plan(run, {}).memory.peak_bytes, peak) << model;
   }
 }
 

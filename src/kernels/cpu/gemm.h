@@ -76,7 +76,7 @@ struct Matrix {
   // gradient. Not for a B that is contiguous along the depth.
   RowIndex index{};
   // A norm of these lines: of A, or of a B that is not contiguous along the depth, in f32 or bf16.
-  // Not for int8 and sparse products.
+  // Not for sparse products. An int8 product quantises the normalised lines.
   LineNorm norm{};
 };
 

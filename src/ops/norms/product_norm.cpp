@@ -27,8 +27,6 @@ ir::Types checked_without_norm(std::string_view op, ir::Types inputs,
   if (norm == spec::Norm::kNone)
     check.fail(fmt::format("expected 'norm' to be \"{}\" or \"{}\", got {}", spec::kRmsNorm,
                            spec::kLayerNorm, spec::to_string(norm_word->second)));
-  if (attributes.contains("fallback"))
-    check.fail("expected no 'fallback' together with 'norm': an int8 product applies none");
   const std::size_t count = spec::num_norm_inputs(norm);
   if (inputs.size() < kLeastOthers + count)
     check.fail(fmt::format("expected at least {} inputs with 'norm', got {}", kLeastOthers + count,

@@ -44,7 +44,7 @@ class NormLinearFuser {
       return false;
     if (node.inputs[0] != y || std::count(node.inputs.begin(), node.inputs.end(), y) != 1)
       return false;
-    if (node.attributes.contains("fallback") || node.attributes.contains(spec::kNorm)) return false;
+    if (node.attributes.contains(spec::kNorm)) return false;
     // The other operand: gradients may be f16 next to bf16.
     return type(node.inputs[1]).value_dtype() == type(y).dtype;
   }
@@ -127,10 +127,8 @@ class NormLinearFuser {
   const Readers readers_;
 };
 
-// Sampled errors of int8 products, and of those that left int8, read x as the products multiply it.
 bool fuse_norm_linear(Graph& graph, const PassContext& context) {
-  return context.options.precision != spec::Precision::kInt8 &&
-         NormLinearFuser(graph, context).run();
+  return NormLinearFuser(graph, context).run();
 }
 
 }  // namespace

@@ -10,14 +10,13 @@
 // several weights. The norm's own gradients read %h anyway. So a step keeps two bytes less for each
 // element of %y in bf16, and four bytes more for each row: its statistics. Bits stay equal.
 //
-// A norm is fused where the backward reads it and every reader is such a product, in f32 or bf16.
-// Norm and products must take no longer so, by PassContext::seconds. For each block of a result
-// normalises the rows that it copies, and more threads make more blocks of a weight gradient. With
-// PassOptions::norms_in_products it is fused at any price, for its bytes. Left as they are:
-// - norms of heads, and of rows that experts gather: each row is copied there for each of its
-//   experts, and normalising it as often takes longer;
-// - norms that int8 products read, which quantise rows for a whole call; with the policy int8 all,
-//   for sampled errors read the rows of bf16 products too. The backward recomputes these rows.
+// A norm is fused where the backward reads it and every reader is such a product, in f32, bf16 or
+// int8. Norm and products must take no longer so, by PassContext::seconds. In f32 and bf16 each
+// block of a result normalises the rows that it copies, and more threads make more blocks of a
+// weight gradient. Int8 products normalise rows as they quantise them, once a call. With
+// PassOptions::norms_in_products a norm is fused at any price, for its bytes. Norms of heads, and
+// of rows that experts gather, are left as they are: each row is copied there for each of its
+// experts, and normalising it as often takes longer.
 //
 // Measured on one thread of a shared Zen 5 (AVX512-BF16), bf16, a norm and one product with all
 // gradients, against both apart in turn, CPU time: 2048 rows, 576 to 192, 576 and 1536: 0.996x,

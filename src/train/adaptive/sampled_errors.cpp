@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "base/philox.h"
@@ -14,6 +15,7 @@
 #include "kernels/ref/int8_products.h"
 #include "passes/precision/product_units.h"
 #include "spec/product_bias.h"
+#include "spec/product_norm.h"
 #include "tensor/split_float.h"
 
 namespace anabatic::train {
@@ -119,11 +121,18 @@ class Weight {
   const float* floats_ = nullptr;  // where it is one array of them
 };
 
-// Rows of activations or their gradients, as products read them.
+// Rows of activations or their gradients, as products read them. `norm`: the inputs of a norm that
+// the product applies to them (spec/product_norm.h).
 class Activations {
  public:
-  explicit Activations(const TensorView& view)
+  explicit Activations(const TensorView& view, std::span<const TensorView> norm = {})
       : view_(view), dtype_(view.type->value_dtype()), width_(view.type->dim(-1)) {
+    if (!norm.empty()) {
+      statistics_ = norm[0].as<const float>();
+      num_statistics_ = norm[0].type->dim(-1);
+      weight_ = norm[1].as<const float>();
+      if (norm.size() > 2) bias_ = norm[2].as<const float>();
+    }
     if (view.type->is_quantized() || view.type->layout != kRowMajor) return;
     if (dtype_ == DType::kBFloat16) halves_ = view.as<const BFloat16>();
     if (dtype_ == DType::kFloat32) floats_ = view.as<const float>();
@@ -132,18 +141,28 @@ class Activations {
   bool is_bf16() const { return dtype_ == DType::kBFloat16; }
   Int width() const { return width_; }
   float operator()(Int row, Int k) const {
-    const Int i = row * width_ + k;
+    const float x = stored(row * width_ + k);
+    if (statistics_ == nullptr) return x;
+    const float* of_row = statistics_ + row * num_statistics_;
+    if (bias_ == nullptr) return as_stored(weight_[k] * as_stored(x * of_row[0]));
+    return as_stored(std::fma((x - of_row[1]) * of_row[0], weight_[k], bias_[k]));
+  }
+
+ private:
+  float stored(Int i) const {
     if (halves_ != nullptr) return to_float(halves_[i]);
     if (floats_ != nullptr) return floats_[i];
     return static_cast<float>(load_as(dtype_, view_, i));
   }
+  float as_stored(float x) const { return is_bf16() ? to_float(to_bfloat16(x)) : x; }
 
- private:
   TensorView view_;
   DType dtype_;
   Int width_;
   const BFloat16* halves_ = nullptr;
   const float* floats_ = nullptr;
+  const float *statistics_ = nullptr, *weight_ = nullptr, *bias_ = nullptr;  // of a norm
+  Int num_statistics_ = 1;
 };
 
 // The largest magnitude of a tile of 128 x 128; NaN where an element is not finite.
@@ -305,7 +324,7 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
       call.role == ProductRole::kWeightGradient ? event.inputs[operand.input] : left_view;
   const Int num_rows = rows.count(std::max(left_view.type->dim(0), counted.type->dim(0)));
   if (num_rows == 0) return;
-  const Activations left(left_view);
+  const Activations left(left_view, spec::norm_inputs(event.inputs, event.call.attributes));
   std::array<Sums, kRows> of_rows{};
   const auto add_up = [&] {
     for (const Sums& of_row : of_rows) {

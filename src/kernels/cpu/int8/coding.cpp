@@ -23,6 +23,67 @@ const T* row_of(const Int8Source& x, Int row) {
   return reinterpret_cast<const T*>(x.data) + x.index.line(row) * x.stride;
 }
 
+// The norm of a row. Bits are those that the kernels of rms_norm and layer_norm store.
+class RowNorm {
+ public:
+  RowNorm(const Int8Source& x, Int row)
+      : is_layer_(x.norm.bias != nullptr),
+        rstd_(x.norm.statistics[x.index.line(row) * x.norm.num_statistics]),
+        mean_(is_layer_ ? x.norm.statistics[x.index.line(row) * x.norm.num_statistics + 1] : 0) {}
+
+  // Of an element of T; its weight is from weight_of().
+  template <class T>
+  ANABATIC_INLINE Floats of(Floats x, Floats weight, Floats bias) const {
+    if (is_layer_) return madd((x - mean_) * rstd_, weight, bias);
+    return weight * round_quickly<T>(x * rstd_);
+  }
+  // Of kPair elements of a row. Weight and bias are in load_pair's order of T.
+  template <class T>
+  ANABATIC_INLINE void store_pair_of(const T* x, const Pair& weight, const Pair& bias,
+                                     T* to) const {
+    const Pair value = load_pair(x);
+    store_pair<false>(to, {of<T>(value.first, weight.first, bias.first),
+                           of<T>(value.second, weight.second, bias.second)});
+  }
+
+ private:
+  const bool is_layer_;
+  const float rstd_, mean_;
+};
+
+// kPair weights of a norm, or biases, and zeroes where there are none. NaNs are as store_pair keeps
+// them.
+template <class T>
+ANABATIC_INLINE Pair pair_of_norm(const float* values) {
+  if (values == nullptr) return {Floats{}, Floats{}};
+  const Pair pair = load_pair_as<T>(values);
+  return {plain_nan(pair.first), plain_nan(pair.second)};
+}
+ANABATIC_INLINE Floats lanes_of_norm(const float* values, int count) {
+  return values == nullptr ? Floats{} : plain_nan(load(values, count));
+}
+
+// `count` elements of a row from `column` on: at `x`, or in `space` the norm of them.
+template <class T>
+ANABATIC_INLINE const T* normalised(const Int8Source& source, Int row, Int column, const T* x,
+                                    Int count, T* space) {
+  if (source.norm.statistics == nullptr) return x;
+  const RowNorm norm(source, row);
+  const float *weight = source.norm.weight + column,
+              *bias = source.norm.bias != nullptr ? source.norm.bias + column : nullptr;
+  Int i = 0;
+  for (; i + kPair <= count; i += kPair)
+    norm.store_pair_of(x + i, pair_of_norm<T>(weight + i),
+                       pair_of_norm<T>(bias != nullptr ? bias + i : nullptr), space + i);
+  for_lanes(i, count, [&](Int j, int n) {
+    store(space + j,
+          norm.of<T>(load(x + j, n), lanes_of_norm(weight + j, n),
+                     lanes_of_norm(bias != nullptr ? bias + j : nullptr, n)),
+          n);
+  });
+  return space;
+}
+
 // A whole number within 2^22, which x rounds to.
 ANABATIC_INLINE Floats rounded(Floats x) { return (x + kRounder) - kRounder; }
 // As `rounded`, for the integer and its lowest byte.
@@ -120,17 +181,19 @@ template <class T>
 void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int8Lines& to,
                CodingCounts* counts) {
   CodingCounts part;
+  alignas(64) T of_norm[kInt8Block];
   for (Int r = first; r < last; ++r) {
     const T* row = row_of<T>(x, r);
     for (Int b = 0; b * kInt8Block < x.columns; ++b) {
       const Int k = b * kInt8Block, count = smaller(kInt8Block, x.columns - k);
       const Int at = r * to.scale_stride + b;
       std::int8_t* codes = to.codes + r * to.line_stride + k;
-      const std::int32_t largest = largest_of(row + k, count);
+      const T* elements = normalised(x, r, k, row + k, count, of_norm);
+      const std::int32_t largest = largest_of(elements, count);
       const BlockScale block = scale_of(largest);
       to.scales[at] = block.scale;
       if (block.is_finite)
-        store_block_codes(row + k, count, codes, block.inverse);
+        store_block_codes(elements, count, codes, block.inverse);
       else
         std::memset(codes, 0, static_cast<std::size_t>(count));
       if (counts != nullptr) {
@@ -138,7 +201,7 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
         const auto bits = static_cast<std::uint32_t>(largest);
         part.largest = part.largest > bits ? part.largest : bits;
         if (block.is_finite) {
-          const Zeroed zeroed = zeroed_of(row + k, codes, count);
+          const Zeroed zeroed = zeroed_of(elements, codes, count);
           part.elements += zeroed.elements;
           part.zeroed += zeroed.zeroed;
         }
@@ -155,7 +218,7 @@ void code_rows(const Int8Source& x, Int first, Int last, int fallback, const Int
       const float size = to_float(block.scale), inverse = block.inverse;
       std::int8_t* second = to.second_codes + r * to.line_stride + k;
       for_lanes(0, count, [&](Int i, int n) {
-        const Floats value = load(row + k + i, n);
+        const Floats value = load(elements + i, n);
         const Ints code = code_of(code_bits(
             second_value(value, rounded(value * inverse), broadcast(size), broadcast(inverse))));
         if (n == kLanes) {
@@ -200,12 +263,21 @@ class Strip {
     next_ = {.x = left > kPair ? &x : nullptr, .before = before, .column = column + kPair};
     if (count < kPair) std::memset(values_, 0, sizeof values_);
     Largest largest;
+    const bool has_norm = x.norm.statistics != nullptr && count == kPair;
+    const Pair weight = pair_of_norm<T>(has_norm ? x.norm.weight + column : nullptr),
+               bias = pair_of_norm<T>(has_norm && x.norm.bias != nullptr ? x.norm.bias + column
+                                                                         : nullptr);
     for (Int t = 0; t < depth; ++t) {
       if (t + kRowsAhead < depth)
         __builtin_prefetch(row_of<T>(x, before + t + kRowsAhead) + column);
       const T* row = row_of<T>(x, before + t) + column;
       if (count < kPair) {
-        std::memcpy(values_[t], row, static_cast<std::size_t>(count) * sizeof(T));
+        alignas(64) T of_norm[kPair];
+        std::memcpy(values_[t], normalised(x, before + t, column, row, count, of_norm),
+                    static_cast<std::size_t>(count) * sizeof(T));
+        row = values_[t];
+      } else if (has_norm) {
+        RowNorm(x, before + t).store_pair_of(row, weight, bias, values_[t]);
         row = values_[t];
       }
       largest.add(row, values_[t]);

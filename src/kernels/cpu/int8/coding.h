@@ -6,13 +6,14 @@
 
 namespace anabatic::kernels::cpu {
 
-// A row-major matrix in f32 or bf16.
+// A row-major matrix in f32 or bf16, or the norm of its rows, as the kernels of norms store it.
 struct Int8Source {
   const std::byte* data = nullptr;
   DType dtype = DType::kFloat32;
   std::int64_t rows = 0, columns = 0;
   std::int64_t stride = 0;  // elements from row to row
   RowIndex index{};         // of rows, not of weights
+  LineNorm norm{};          // likewise
 };
 
 struct Int8Coding {

@@ -34,7 +34,8 @@ Int8Source source_of(const Gemm& gemm, Side side, const Int8LinesShape& shape) {
                     .dtype = matrix.dtype,
                     .rows = shape.in_panels ? shape.depth : shape.lines,
                     .columns = shape.in_panels ? shape.lines : shape.depth,
-                    .index = matrix.index};
+                    .index = matrix.index,
+                    .norm = matrix.norm};
   if (side == Side::kRight) {
     ANABATIC_CHECK(matrix.column_stride == 1,
                    "[int8 product] expected a right operand in int8, or contiguous along columns");
@@ -47,7 +48,8 @@ Int8Source source_of(const Gemm& gemm, Side side, const Int8LinesShape& shape) {
 
 bool is_same(const Int8Source& a, const Int8Source& b) {
   return a.data == b.data && a.index.data == b.index.data && a.rows == b.rows &&
-         a.columns == b.columns && a.stride == b.stride;
+         a.columns == b.columns && a.stride == b.stride && a.norm.statistics == b.norm.statistics &&
+         a.norm.weight == b.norm.weight && a.norm.bias == b.norm.bias;
 }
 
 }  // namespace
