@@ -31,13 +31,13 @@ class RowNorm {
         rstd_(x.norm.statistics[x.index.line(row) * x.norm.num_statistics]),
         mean_(is_layer_ ? x.norm.statistics[x.index.line(row) * x.norm.num_statistics + 1] : 0) {}
 
-  // Of an element of T; its weight is from weight_of().
+  // The norm of elements of T, in f32.
   template <class T>
   ANABATIC_INLINE Floats of(Floats x, Floats weight, Floats bias) const {
     if (is_layer_) return madd((x - mean_) * rstd_, weight, bias);
     return weight * round_quickly<T>(x * rstd_);
   }
-  // Of kPair elements of a row. Weight and bias are in load_pair's order of T.
+  // The same of kPair elements of a row. Weight and bias are in load_pair's order of T.
   template <class T>
   ANABATIC_INLINE void store_pair_of(const T* x, const Pair& weight, const Pair& bias,
                                      T* to) const {
