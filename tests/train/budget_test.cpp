@@ -273,8 +273,8 @@ TEST(Peak, IsNearThatOfBf16InInt8) {
     run.train.precision = "bf16";
     const std::int64_t want = plan(run, {}).memory.peak_bytes;
     run.train.precision = "int8";
-    EXPECT_LE(plan(run, {}).memory.peak_bytes, want + want / 50) << model;
     const std::int64_t peak = plan(run, {}).memory.peak_bytes;
+    EXPECT_LE(peak, want + want / 200) << model;
     run.compiler.disable_passes = {"fuse_norm_linear"};
     EXPECT_GT(plan(run, {}).memory.peak_bytes, peak) << model;
   }
