@@ -300,7 +300,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
 }
 
 std::unique_ptr<BoundProgram> ModelSession::rebind(const RunConfig& run, lower::Compiled compiled) {
-  carry_states(compiled.program.states, store_);
+  carry_states(compiled.program.states, store_, team_);
   run_ = run;
   parameters_.clear();
   derived_.clear();

@@ -4,9 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "base/error.h"
+#include "device/thread_team.h"
 #include "runtime/state_store.h"
 #include "train/state_rows.h"
 
@@ -85,15 +88,32 @@ std::string refuse(std::span<const StateSlot> slots, const StateStore& store, Na
   return "";
 }
 
-void carry(std::span<const StateSlot> slots, StateStore& store, Name name) {
+std::int64_t num_row_bytes(const StateRows& rows) {
+  return rows.state.type->num_elements() * size_bytes(rows.dtype());
+}
+
+// Calls body(first, begin, end) for parts of all elements of a state, each on one thread: the first
+// element, and where its bytes are among those of all rows. Parts are whole panels of lines.
+template <class Body>
+void for_parts(const StateRows& rows, device::ThreadTeam& team, Body&& body) {
+  constexpr std::int64_t kLines = 16;
+  const TensorType& type = *rows.state.type;
+  const std::int64_t width = type.ndim() == 0 ? 1 : std::max<std::int64_t>(1, type.shape.back());
+  const std::int64_t size = size_bytes(rows.dtype());
+  team.for_range(type.num_elements(), kLines * width, [&](std::int64_t first, std::int64_t last) {
+    body(first, static_cast<std::size_t>(first * size), static_cast<std::size_t>(last * size));
+  });
+}
+
+// `space` has room for the state in rows.
+void carry(std::span<const StateSlot> slots, StateStore& store, Name name, device::ThreadTeam& team,
+           std::span<std::byte> space) {
   if (!store.has(name)) return;
-  std::vector<std::byte> bytes;
-  {
-    const StateRows rows = find_rows(store, name);
-    bytes.resize(
-        static_cast<std::size_t>(rows.state.type->num_elements() * size_bytes(rows.dtype())));
-    read_row_bytes(rows, 0, bytes);
-  }
+  const StateRows from = find_rows(store, name);
+  const std::span<std::byte> bytes = space.first(static_cast<std::size_t>(num_row_bytes(from)));
+  for_parts(from, team, [&](std::int64_t first, std::size_t begin, std::size_t end) {
+    read_row_bytes(from, first, bytes.subspan(begin, end - begin));
+  });
   std::vector<StateSlot> held;
   const auto hold = [&](Name state) {
     held.push_back({.name = state, .part = store.part(state), .type = *store.find(state).type});
@@ -106,16 +126,22 @@ void carry(std::span<const StateSlot> slots, StateStore& store, Name name) {
   };
   const StateSlot& slot = *find_slot(slots, name);
   const StateSlot* lower = find_lower(slots, name);
+  const auto write = [&] {
+    const StateRows to = find_rows(store, name);
+    for_parts(to, team, [&](std::int64_t first, std::size_t begin, std::size_t end) {
+      write_row_bytes(to, first, bytes.subspan(begin, end - begin));
+    });
+  };
   try {
     put(slot);
     if (lower != nullptr) put(*lower);
   } catch (...) {  // no memory: the bytes that are free again hold what they held
     if (store.has(name)) store.remove(name);
     for (const StateSlot& before : held) put(before);
-    write_row_bytes(find_rows(store, name), 0, bytes);
+    write();
     throw;
   }
-  write_row_bytes(find_rows(store, name), 0, bytes);
+  write();
 }
 
 // Derived states, gradients and sums that the program has not, or in another form.
@@ -140,11 +166,18 @@ std::string refuse_to_carry(std::span<const StateSlot> slots, const StateStore& 
   return "";
 }
 
-void carry_states(std::span<const StateSlot> slots, StateStore& store) {
+void carry_states(std::span<const StateSlot> slots, StateStore& store, device::ThreadTeam& team) {
   const std::string refusal = refuse_to_carry(slots, store);
   ANABATIC_CHECK(refusal.empty(), "[carry states] {}", refusal);
   for (const Name name : removed_states(slots, store)) store.remove(name);
-  for (const Name name : changed_states(slots, store)) carry(slots, store, name);
+  const std::vector<Name> changed = changed_states(slots, store);
+  std::int64_t most = 0;
+  for (const Name name : changed)
+    if (store.has(name)) most = std::max(most, num_row_bytes(find_rows(store, name)));
+  // Nothing reads it before it is written.
+  const auto size = static_cast<std::size_t>(most);
+  const auto space = std::make_unique_for_overwrite<std::byte[]>(size);
+  for (const Name name : changed) carry(slots, store, name, team, {space.get(), size});
 }
 
 }  // namespace anabatic::train

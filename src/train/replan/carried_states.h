@@ -7,6 +7,9 @@
 
 #include "runtime/program.h"
 
+namespace anabatic::device {
+class ThreadTeam;
+}
 namespace anabatic::runtime {
 class StateStore;
 }
@@ -19,9 +22,11 @@ std::string refuse_to_carry(std::span<const runtime::StateSlot> slots,
                             const runtime::StateStore& store);
 
 // Gives parameters and moments the types, roles and layouts of `slots`, one at a time, and removes
-// the states that are not among them. Needs memory for one parameter in f32. Derived states are to
-// be rebuilt. An error leaves each parameter and moment whole, in its old or new form, so that they
-// can be carried back. For what refuse_to_carry() accepts, while no program is bound to the store.
-void carry_states(std::span<const runtime::StateSlot> slots, runtime::StateStore& store);
+// the states that are not among them. Needs memory for the largest one in rows. Derived states are
+// to be rebuilt. An error leaves each parameter and moment whole, in its old or new form, so that
+// they can be carried back. For what refuse_to_carry() accepts, while no program is bound to the
+// store.
+void carry_states(std::span<const runtime::StateSlot> slots, runtime::StateStore& store,
+                  device::ThreadTeam& team);
 
 }  // namespace anabatic::train
