@@ -106,6 +106,9 @@ class Weight {
   }
   Int rows() const { return rows_; }
   Int columns() const { return columns_; }
+  void prefetch(Int group, Int n, Int k) const {
+    if (floats_ != nullptr) __builtin_prefetch(floats_ + (group * rows_ + n) * columns_ + k);
+  }
   float value(Int group, Int n, Int k) const {
     const Int i = (group * rows_ + n) * columns_ + k;
     if (floats_ != nullptr) return floats_[i];
@@ -140,21 +143,27 @@ class Activations {
 
   bool is_bf16() const { return dtype_ == DType::kBFloat16; }
   Int width() const { return width_; }
-  float operator()(Int row, Int k) const {
-    const float x = stored(row * width_ + k);
-    if (statistics_ == nullptr) return x;
-    const float* of_row = statistics_ + row * num_statistics_;
-    if (bias_ == nullptr) return as_stored(weight_[k] * as_stored(x * of_row[0]));
-    return as_stored(std::fma((x - of_row[1]) * of_row[0], weight_[k], bias_[k]));
+  // Elements [first, first + to.size()) of a row.
+  [[gnu::always_inline]] void read(Int row, Int first, std::span<float> to) const {
+    const Int begin = row * width_ + first;
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const Int at = begin + static_cast<Int>(i);
+      to[i] = halves_ != nullptr   ? to_float(halves_[at])
+              : floats_ != nullptr ? floats_[at]
+                                   : static_cast<float>(load_as(dtype_, view_, at));
+    }
+    if (statistics_ != nullptr) normalise(statistics_ + row * num_statistics_, first, to);
   }
 
  private:
-  float stored(Int i) const {
-    if (halves_ != nullptr) return to_float(halves_[i]);
-    if (floats_ != nullptr) return floats_[i];
-    return static_cast<float>(load_as(dtype_, view_, i));
+  [[gnu::noinline]] void normalise(const float* of_row, Int first, std::span<float> values) const {
+    const auto as_stored = [&](float x) { return is_bf16() ? to_float(to_bfloat16(x)) : x; };
+    const float* weight = weight_ + first;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = bias_ == nullptr ? as_stored(weight[i] * as_stored(values[i] * of_row[0]))
+                                   : as_stored(std::fma((values[i] - of_row[1]) * of_row[0],
+                                                        weight[i], bias_[first + Int(i)]));
   }
-  float as_stored(float x) const { return is_bf16() ? to_float(to_bfloat16(x)) : x; }
 
   TensorView view_;
   DType dtype_;
@@ -337,18 +346,40 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
     const Activations dy(event.inputs[operand.input]);
     const Int out = dy.width(), width = left.width();
     const bool is_bf16 = left.is_bf16() && dy.is_bf16();
-    team_.for_tasks(kRows, [&](Int i) {
+    struct Part {  // of a row of the gradient: rows [begin, end) of both operands
+      Int begin = 0, end = 0, n = 0, first = 0;
+      Lines of_dy{}, of_x{};
+    };
+    std::array<Part, kRows> parts;
+    for (Int i = 0; i < kRows; ++i) {
+      Part& part = parts[at(i)];
       const Int group = rows.group_of(below(draw(2 * i), num_rows));
-      const Int begin = rows.begin(group), end = rows.end(group, num_rows);
-      const Int n = std::min(
-          out - 1, out * i / kRows + below(draw(2 * i) >> 32, std::max<Int>(1, out / kRows)));
-      const Int first = first_column(width, below(draw(2 * i + 1) >> 32, kRows), draw(2 * i + 1));
-      Lines of_dy{{}, 1, end - begin}, of_x{{}, std::min(kColumns, width - first), end - begin};
-      for (Int t = begin; t < end; ++t) of_dy.values.push_back(dy(rows.of_dy(t), n));
-      of_x.values.resize(at(of_x.count * of_x.depth));
-      for (Int t = begin; t < end; ++t)
-        for (Int j = 0; j < of_x.count; ++j)
-          of_x.values[at(j * of_x.depth + t - begin)] = left(rows.of_left(t), first + j);
+      part.begin = rows.begin(group);
+      part.end = rows.end(group, num_rows);
+      part.n = std::min(out - 1,
+                        out * i / kRows + below(draw(2 * i) >> 32, std::max<Int>(1, out / kRows)));
+      part.first = first_column(width, below(draw(2 * i + 1) >> 32, kRows), draw(2 * i + 1));
+      const Int depth = part.end - part.begin;
+      part.of_dy = {std::vector<float>(at(depth)), 1, depth};
+      part.of_x = {{}, std::min(kColumns, width - part.first), depth};
+      part.of_x.values.resize(at(part.of_x.count * depth));
+    }
+    // Row by row for all parts: what they read is apart, and memory answers several at a time.
+    team_.for_range(num_rows, kTile, [&](Int from, Int to) {
+      for (Int t = from; t < to; ++t)
+        for (Part& part : parts) {
+          if (t < part.begin || t >= part.end) continue;
+          const std::size_t place = at(t - part.begin);
+          dy.read(rows.of_dy(t), part.n, std::span(part.of_dy.values).subspan(place, 1));
+          std::array<float, kColumns> of_row;
+          const auto x = std::span(of_row).first(at(part.of_x.count));
+          left.read(rows.of_left(t), part.first, x);
+          for (std::size_t j = 0; j < x.size(); ++j)
+            part.of_x.values[j * at(part.of_x.depth) + place] = x[j];
+        }
+    });
+    team_.for_tasks(kRows, [&](Int i) {
+      const Lines &of_dy = parts[at(i)].of_dy, &of_x = parts[at(i)].of_x;
       const CodedLines of_left =
           kernels::ref::code_lines(of_dy.values, 1, of_dy.depth, kernels::ref::kWithoutFallback);
       const BothForms both = code_both(of_x, fallback_);
@@ -370,12 +401,16 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
     const Int row = below(draw(2 * i), num_rows), group = rows.group_of(row),
               first = first_column(columns, i, draw(2 * i + 1));
     Lines of_row{{}, 1, depth}, of_weight{{}, std::min(kColumns, columns - first), depth};
-    for (Int k = 0; k < depth; ++k) of_row.values.push_back(left(rows.of_left(row), k));
+    of_row.values.resize(at(depth));
+    left.read(rows.of_left(row), 0, of_row.values);
     of_weight.values.resize(at(of_weight.count * depth));
-    for (Int k = 0; k < depth; ++k)
+    constexpr Int kLinesAhead = 16;  // of an input gradient, which reads a few elements of each
+    for (Int k = 0; k < depth; ++k) {
+      if (!is_forward && k + kLinesAhead < depth) weight.prefetch(group, k + kLinesAhead, first);
       for (Int j = 0; j < of_weight.count; ++j)
         of_weight.values[at(j * depth + k)] =
             is_forward ? weight.value(group, first + j, k) : weight.value(group, k, first + j);
+    }
     std::map<std::pair<Int, Int>, float> scales;  // of tiles that no packing has
     const auto scale = [&](Int j, Int k) {
       const Int n = is_forward ? first + j : k, m = is_forward ? k : first + j;
