@@ -169,5 +169,17 @@ TEST(InstructionSets, EndAtTheLimit) {
   kept.empty() ? unsetenv("ANABATIC_MAX_ISA") : setenv("ANABATIC_MAX_ISA", kept.c_str(), 1);
 }
 
+// Measured once for each number of threads: two measurements would differ.
+TEST(Peaks, AreMeasuredOnceAProcess) {
+  ThreadTeam one(1), two(2);
+  const spec::DeviceSpec first = probe_cpu(one, true), again = probe_cpu(one, true),
+                         other = probe_cpu(two, true);
+  EXPECT_GT(first.fp32_flops_per_second, 0);
+  EXPECT_EQ(first.fp32_flops_per_second, again.fp32_flops_per_second);
+  EXPECT_EQ(first.copy_bytes_per_second, again.copy_bytes_per_second);
+  EXPECT_NE(first.copy_bytes_per_second, other.copy_bytes_per_second);
+  EXPECT_EQ(probe_cpu(one, false).fp32_flops_per_second, 0);
+}
+
 }  // namespace
 }  // namespace anabatic::device

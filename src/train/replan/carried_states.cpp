@@ -93,7 +93,7 @@ std::int64_t num_row_bytes(const StateRows& rows) {
 }
 
 // Calls body(first, begin, end) for parts of all elements of a state, each on one thread: the first
-// element, and where its bytes are among those of all rows. Parts are whole panels of lines.
+// element, and where its bytes are among those of all rows. Parts are many lines, as panels are.
 template <class Body>
 void for_parts(const StateRows& rows, device::ThreadTeam& team, Body&& body) {
   constexpr std::int64_t kLines = 16;

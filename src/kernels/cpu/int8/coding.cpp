@@ -3,6 +3,7 @@
 
 #include "kernels/coding_counts.h"
 #include "kernels/cpu/codes_math.h"
+#include "kernels/cpu/norm/norm_rows.h"
 #include "tensor/largest_int8.h"
 #if ANABATIC_ISA_LANES == 16
 #include "kernels/cpu/words_avx512.h"
@@ -34,8 +35,8 @@ class RowNorm {
   // The norm of elements of T, in f32.
   template <class T>
   ANABATIC_INLINE Floats of(Floats x, Floats weight, Floats bias) const {
-    if (is_layer_) return madd((x - mean_) * rstd_, weight, bias);
-    return weight * round_quickly<T>(x * rstd_);
+    return is_layer_ ? layer_normalised(x, mean_, rstd_, weight, bias)
+                     : rms_normalised<T>(x, rstd_, weight);
   }
   // The same of kPair elements of a row. Weight and bias are in load_pair's order of T.
   template <class T>

@@ -13,13 +13,13 @@ void normalise(const T* x, const float* weight, const float* bias, const Moments
   const auto [mean, rstd] = of_row;
   const std::int64_t whole = width / kPair * kPair;
   for (std::int64_t i = 0; i < whole; i += kPair) {
-    const Pair centred = load_pair(x + i) - mean, w = load_pair(weight + i),
-               b = load_pair(bias + i);
-    store_pair<kStreams>(y + i, {madd(centred.first * rstd, w.first, b.first),
-                                 madd(centred.second * rstd, w.second, b.second)});
+    const Pair value = load_pair(x + i), w = load_pair(weight + i), b = load_pair(bias + i);
+    store_pair<kStreams>(y + i, {layer_normalised(value.first, mean, rstd, w.first, b.first),
+                                 layer_normalised(value.second, mean, rstd, w.second, b.second)});
   }
   for_lanes(whole, width, [&, mean = mean, rstd = rstd](std::int64_t i, int n) {
-    store(y + i, madd((load(x + i, n) - mean) * rstd, load(weight + i, n), load(bias + i, n)), n);
+    store(y + i,
+          layer_normalised(load(x + i, n), mean, rstd, load(weight + i, n), load(bias + i, n)), n);
   });
 }
 

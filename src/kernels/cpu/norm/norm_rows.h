@@ -72,14 +72,25 @@ const float* paired_weight(const TensorView& view, std::byte* space) {
   return paired;
 }
 
+// weight · round(x · rstd) ahead of rounding, for elements of T.
+template <class T>
+ANABATIC_INLINE Floats rms_normalised(Floats x, float rstd, Floats weight) {
+  return weight * round_quickly<T>(x * rstd);
+}
+// (x - mean) · rstd · weight + bias.
+ANABATIC_INLINE Floats layer_normalised(Floats x, float mean, float rstd, Floats weight,
+                                        Floats bias) {
+  return madd((x - mean) * rstd, weight, bias);
+}
+
 // y = weight · round(x · rstd), the weight from paired_weight.
 template <bool kStreams, class T>
 void normalise(const T* x, const float* weight, float rstd, std::int64_t width, T* y) {
   const std::int64_t whole = width / kPair * kPair;
   for (std::int64_t i = 0; i < whole; i += kPair) {
     const Pair value = load_pair(x + i), w = load_pair(weight + i);
-    store_pair<kStreams>(y + i, {w.first * round_quickly<T>(value.first * rstd),
-                                 w.second * round_quickly<T>(value.second * rstd)});
+    store_pair<kStreams>(y + i, {rms_normalised<T>(value.first, rstd, w.first),
+                                 rms_normalised<T>(value.second, rstd, w.second)});
   }
   for_lanes(whole, width, [&](std::int64_t i, int n) {
     store(y + i, load(weight + i, n) * round_to<T>(load(x + i, n) * rstd), n);
