@@ -557,9 +557,9 @@ struct Config {
     // Keep packed copies of weights between steps. false makes each in front of the products that
     // read it, forward and backward, which takes less memory.
     bool keep_packings = true;
-    // Dense products apply every norm that they can as they copy rows, so that normalised rows are
-    // not stored. false has it where that is predicted to take no longer, and where memory.budget
-    // needs the bytes. fusions.fuse_norm_linear: off has none.
+    // Dense products apply every norm that they can as they copy rows, and dropout of what adapters
+    // read, so that these rows are not stored. false has it where that is predicted to take no
+    // longer, and where memory.budget needs the bytes. fusions.fuse_norm_linear: off has none.
     bool norms_in_products = false;
     // Directory to which every graph, plan and program is written. Empty writes none.
     std::string dump{};
@@ -612,8 +612,8 @@ struct Config {
     bool fuse_optimizer = true;
     // On: a residual sum and the norm of it are one op. Off skips this pass.
     bool fuse_norm_residual = true;
-    // On: dense products may normalise the rows that they copy; normalised rows are not stored then
-    // (compiler.norms_in_products). Off skips this pass.
+    // On: dense products may normalise the rows that they copy, and drop what adapters read; such
+    // rows are not stored then (compiler.norms_in_products). Off skips this pass.
     bool fuse_norm_linear = true;
     // On: equal ops on equal values run once. Off skips this pass.
     bool common_subexpression = true;

@@ -2,7 +2,7 @@
 #include "analysis/product_norms.h"
 
 #include "ir/op_schema.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 
 namespace anabatic::analysis {
 

@@ -10,7 +10,7 @@
 #include "ir/op_schema.h"
 #include "ops/ranks/exchange.h"
 #include "spec/product_bias.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 
 namespace anabatic::analysis {
 namespace {
@@ -154,14 +154,14 @@ class Collector {
       rebuild.outputs.push_back(output);
     }
     if (rebuild.outputs.size() == 1) rebuild.op = plain_form(node).op;
-    add_norm(node, rebuild);
+    add_prologue(node, rebuild);
     return rebuild;
   }
 
-  // The inputs of the norm that the product applies to x, last.
-  static void add_norm(const Node& node, Rebuild& rebuild) {
-    const auto norm = spec::norm_inputs(node.inputs, node.attributes);
-    rebuild.inputs.insert(rebuild.inputs.end(), norm.begin(), norm.end());
+  // The inputs of the norm and the dropout that the product applies to x, last.
+  static void add_prologue(const Node& node, Rebuild& rebuild) {
+    const auto prologue = spec::prologue_inputs(node.inputs, node.attributes);
+    rebuild.inputs.insert(rebuild.inputs.end(), prologue.begin(), prologue.end());
   }
 
   static Rebuild activation(NodeId id, const Node& node) {
@@ -172,7 +172,7 @@ class Collector {
                     .outputs = {node.outputs[kActivation]},
                     .of = id};
     if (const auto weights = static_cast<std::size_t>(at.row_weights());
-        spec::without_norm(spec::without_biases(node.inputs, node.attributes), node.attributes)
+        spec::without_prologue(spec::without_biases(node.inputs, node.attributes), node.attributes)
             .size() > weights)
       rebuild.inputs.insert(rebuild.inputs.end(), {node.inputs[weights - 1], node.inputs[weights]});
     return rebuild;
@@ -189,7 +189,7 @@ class Collector {
                     .outputs = {value},
                     .of = id};
     if (!ir::product_form(node)->is_grouped) {
-      add_norm(node, rebuild);
+      add_prologue(node, rebuild);
       return rebuild;
     }
     rebuild.inputs.push_back(input(at.offsets()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory-bound ops, one at a time; norms in front of a product.
+// Memory-bound ops, one at a time; a norm or dropout in front of a product.
 #include <algorithm>
 #include <numeric>
 
@@ -47,16 +47,30 @@ GraphCase norm_case(CaseBuilder& builder, const RowSizes& sizes, bool has_residu
   return builder.finish(builder.timed(kSeedSegment).add1("add", {y, x}), streams(sizes, 4, 4));
 }
 
-// A norm of a sum, and products that read it: with fuse_norm_linear, and without it in turn.
-GraphCase norm_linear_case(CaseBuilder& builder, const RowSizes& sizes) {
+ir::ValueId dropped(CaseBuilder& builder, ir::ValueId x, std::string_view segment) {
+  const spec::DropoutDraws draws = spec::dropout_draws(0, 1, 0);
+  const ir::ValueId input =
+      builder.batch(spec::kDropoutDraws, {spec::kNumDropoutDraws}, {draws.begin(), draws.end()});
+  const std::string site = "mlp.dropout";
+  return builder.timed(segment).add1("dropout", {x, input}, {{"rate", 0.1}, {"site", site}}, site);
+}
+
+// A norm of a sum, or dropout, and products that read it: with fuse_norm_linear, and without it in
+// turn.
+GraphCase prologue_case(CaseBuilder& builder, const RowSizes& sizes, bool drops) {
   const ir::ValueId x = builder.rows("x", sizes.width),
-                    residual = builder.rows("residual", sizes.width),
-                    weight = builder.parameter("weight", {sizes.width}),
                     matrix = builder.parameter("linear.weight", {sizes.out, sizes.width});
-  ir::GraphBuilder& ops = builder.timed(kNormSegment);
-  const ir::ValueId sum = ops.add1("add", {x, residual});
-  const ir::ValueId normalised = ops.add1("rms_norm", {sum, weight}, {{"epsilon", 1e-5}});
-  const ir::ValueId y = builder.timed(kProductSegment).add1("linear", {normalised, matrix});
+  ir::ValueId rows = ir::kNoValue;
+  if (drops) {
+    rows = dropped(builder, x, kNormSegment);
+  } else {
+    const ir::ValueId residual = builder.rows("residual", sizes.width),
+                      weight = builder.parameter("weight", {sizes.width});
+    ir::GraphBuilder& ops = builder.timed(kNormSegment);
+    const ir::ValueId sum = ops.add1("add", {x, residual});
+    rows = ops.add1("rms_norm", {sum, weight}, {{"epsilon", 1e-5}});
+  }
+  const ir::ValueId y = builder.timed(kProductSegment).add1("linear", {rows, matrix});
   const double flops = 2.0 * static_cast<double>(sizes.rows) * static_cast<double>(sizes.width) *
                        static_cast<double>(sizes.out);
   const double array =
@@ -64,8 +78,8 @@ GraphCase norm_linear_case(CaseBuilder& builder, const RowSizes& sizes) {
   GraphCase made = builder.finish(
       y,
       {{{"total", 3 * flops, 0}, {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}},
-       {{"norm", 0, 3 * array}, {Phase::kForward}, kNormSegment},
-       {{"norm_gradients", 0, 5 * array},
+       {{"norm", 0, (drops ? 2 : 3) * array}, {Phase::kForward}, kNormSegment},
+       {{"norm_gradients", 0, (drops ? 2 : 5) * array},
         {Phase::kBackwardInput, Phase::kBackwardWeight},
         kNormSegment},
        {{"forward", flops, 0}, {Phase::kForward}, kProductSegment},
@@ -99,13 +113,7 @@ GraphCase swiglu_case(CaseBuilder& builder, const RowSizes& sizes) {
 
 GraphCase dropout_case(CaseBuilder& builder, const RowSizes& sizes) {
   const ir::ValueId x = builder.rows("x", sizes.width);
-  const spec::DropoutDraws draws = spec::dropout_draws(0, 1, 0);
-  const ir::ValueId input =
-      builder.batch(spec::kDropoutDraws, {spec::kNumDropoutDraws}, {draws.begin(), draws.end()});
-  return builder.finish(
-      builder.timed("mlp").add1("dropout", {x, input},
-                                {{"rate", 0.1}, {"site", std::string("mlp.dropout")}}),
-      streams(sizes, 2, 2));
+  return builder.finish(dropped(builder, x, "mlp"), streams(sizes, 2, 2));
 }
 
 // Rows to random experts: each token's row is read once and written top_k times; back, the other
@@ -138,7 +146,8 @@ GraphCase row_case(const RowSizes& sizes, std::int64_t num_tokens) {
   if (sizes.op == "rope") return rope_case(builder, sizes, num_tokens);
   if (sizes.op == "swiglu") return swiglu_case(builder, sizes);
   if (sizes.op == "dropout") return dropout_case(builder, sizes);
-  if (sizes.op == "norm_linear") return norm_linear_case(builder, sizes);
+  if (sizes.op == "norm_linear" || sizes.op == "dropout_linear")
+    return prologue_case(builder, sizes, sizes.op == "dropout_linear");
   if (sizes.op == "gather") return gather_case(builder, sizes, num_tokens);
   return norm_case(builder, sizes, sizes.op == "residual");
 }
@@ -148,7 +157,7 @@ GraphCase row_case(const RowSizes& sizes, std::int64_t num_tokens) {
 std::unique_ptr<Benchmark> make_norm(const train::RunConfig& run, Settings& settings,
                                      bool accumulate) {
   RowSizes sizes{.op = settings.word("op", {"rms_norm", "residual", "rope", "swiglu", "dropout",
-                                            "gather", "norm_linear"}),
+                                            "gather", "norm_linear", "dropout_linear"}),
                  .rows = settings.integer("rows", 32768),
                  .width = settings.integer("width", 512),
                  .head_dim = 0,
@@ -162,7 +171,7 @@ std::unique_ptr<Benchmark> make_norm(const train::RunConfig& run, Settings& sett
                      "{}",
                      sizes.width, sizes.head_dim);
   }
-  if (sizes.op == "norm_linear") sizes.out = settings.integer("out", 3 * sizes.width);
+  if (sizes.op.ends_with("_linear")) sizes.out = settings.integer("out", 3 * sizes.width);
   if (sizes.op == "gather") sizes.top_k = settings.integer("top_k", 2);
   return make_graph_benchmark(
       run, [=](std::int64_t first) { return row_case(sizes, first > 0 ? first : sizes.rows); },

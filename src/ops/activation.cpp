@@ -11,7 +11,7 @@
 #include "ops/build.h"
 #include "ops/cast.h"
 #include "ops/check.h"
-#include "ops/norms/product_norm.h"
+#include "ops/norms/product_prologue.h"
 #include "ops/product_bias.h"
 #include "spec/product.h"
 
@@ -131,7 +131,7 @@ template <bool kGrouped, Keeps kKeeps>
 std::vector<TensorType> infer_product(std::string_view op, ir::Types inputs,
                                       const spec::Attributes& attributes) {
   inputs = kGrouped ? checked_without_biases(op, inputs, attributes)
-                    : checked_without_norm(op, inputs, attributes, kMostDenseInputs);
+                    : checked_without_prologue(op, inputs, attributes, kMostDenseInputs);
   const Check check = [&] {
     if constexpr (kGrouped && kKeeps == Keeps::kInt8)
       return checked_activation(op, inputs, attributes, {"block"}, {"bias", "fallback", "top_k"});

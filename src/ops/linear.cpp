@@ -5,7 +5,7 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
-#include "ops/norms/product_norm.h"
+#include "ops/norms/product_prologue.h"
 
 namespace anabatic::ops {
 namespace {
@@ -13,8 +13,8 @@ namespace {
 constexpr int kInto = 2;  // of a weight gradient
 
 std::vector<TensorType> infer_linear(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("linear", checked_without_norm("linear", inputs, attributes, 3), attributes, {},
-                    {"fallback", "norm", "output_dtype"});
+  const Check check("linear", checked_without_prologue("linear", inputs, attributes, 3), attributes,
+                    {}, {"dropout_rate", "dropout_site", "fallback", "norm", "output_dtype"});
   const Operand x = check.floating(0, "x", 2), weight = check.weight(1, "weight", 2, x);
   check.right_operand(weight, false);
   check.fallback(weight);
@@ -43,9 +43,10 @@ std::vector<TensorType> linear_weight_gradient_types(const Check& check) {
 std::vector<TensorType> infer_linear_weight_gradient(ir::Types inputs,
                                                      const spec::Attributes& attributes) {
   const Check check("linear_weight_gradient",
-                    checked_without_norm("linear_weight_gradient", inputs, attributes, 3),
+                    checked_without_prologue("linear_weight_gradient", inputs, attributes, 3),
                     attributes, {},
-                    {"fallback", "first_row", "layout", "norm", "of_rows", "output_dtype"});
+                    {"dropout_rate", "dropout_site", "fallback", "first_row", "layout", "norm",
+                     "of_rows", "output_dtype"});
   return {placed(check, linear_weight_gradient_types(check)[0], kInto)};
 }
 
@@ -55,9 +56,10 @@ ir::Aliases weight_gradient_aliases(const spec::Attributes& attributes) {
 
 std::vector<TensorType> infer_linear_weight_gradient_squares(ir::Types inputs,
                                                              const spec::Attributes& attributes) {
-  const Check check("linear_weight_gradient_squares",
-                    checked_without_norm("linear_weight_gradient_squares", inputs, attributes, 2),
-                    attributes, {}, {"fallback", "layout", "norm"});
+  const Check check(
+      "linear_weight_gradient_squares",
+      checked_without_prologue("linear_weight_gradient_squares", inputs, attributes, 2), attributes,
+      {}, {"dropout_rate", "dropout_site", "fallback", "layout", "norm"});
   std::vector<TensorType> types = linear_weight_gradient_types(check);
   types.push_back(typed(DType::kFloat64, {}));
   return types;
@@ -68,7 +70,7 @@ std::vector<TensorType> infer_linear_weight_gradient_squares(ir::Types inputs,
 ir::Gradients linear_gradient(ir::GraphBuilder& builder, const ir::Node& node,
                               OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
-  require_no_norm(node);
+  require_no_prologue(node);
   const ir::ValueId x = node.inputs[0], weight = node.inputs[1];
   const DType dtype = builder.type(x).dtype;
   const ir::ValueId dy = cast_to(builder, *of_outputs[0], dtype);
@@ -93,14 +95,15 @@ ir::Cost linear_weight_gradient_cost(ir::Types inputs, ir::Types outputs, const 
 
 }  // namespace
 
-const ir::OpSchema kLinear{.name = "linear",
-                           .product = spec::find_product("linear"),
-                           .min_inputs = 2,
-                           .max_inputs = 6,
-                           .signature = "(x [T,K], weight [N,K], bias? f32[N], norm?...) -> [T,N]",
-                           .infer = infer_linear,
-                           .gradient = linear_gradient,
-                           .cost = linear_cost};
+const ir::OpSchema kLinear{
+    .name = "linear",
+    .product = spec::find_product("linear"),
+    .min_inputs = 2,
+    .max_inputs = 7,
+    .signature = "(x [T,K], weight [N,K], bias? f32[N], norm?..., draws? i32[3]) -> [T,N]",
+    .infer = infer_linear,
+    .gradient = linear_gradient,
+    .cost = linear_cost};
 
 const ir::OpSchema kLinearInputGradient{.name = "linear_input_gradient",
                                         .product = spec::find_product("linear_input_gradient"),
@@ -114,8 +117,8 @@ const ir::OpSchema kLinearWeightGradient{
     .name = "linear_weight_gradient",
     .product = spec::find_product("linear_weight_gradient"),
     .min_inputs = 2,
-    .max_inputs = 6,
-    .signature = "(x [T,K], dy [T,N], into? f32[M,K], norm?...) -> f32[N,K]",
+    .max_inputs = 7,
+    .signature = "(x [T,K], dy [T,N], into? f32[M,K], norm?..., draws? i32[3]) -> f32[N,K]",
     .infer = infer_linear_weight_gradient,
     .cost = linear_weight_gradient_cost,
     .must_alias = weight_gradient_aliases,
@@ -125,9 +128,9 @@ const ir::OpSchema kLinearWeightGradientSquares{
     .name = "linear_weight_gradient_squares",
     .product = spec::find_product("linear_weight_gradient_squares"),
     .min_inputs = 2,
-    .max_inputs = 5,
+    .max_inputs = 6,
     .num_outputs = 2,
-    .signature = "(x [T,K], dy [T,N], norm?...) -> f32[N,K], f64[]",
+    .signature = "(x [T,K], dy [T,N], norm?..., draws? i32[3]) -> f32[N,K], f64[]",
     .infer = infer_linear_weight_gradient_squares,
     .cost = linear_weight_gradient_cost,
     .can_accumulate = true};

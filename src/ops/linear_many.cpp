@@ -2,7 +2,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/linear.h"
-#include "ops/norms/product_norm.h"
+#include "ops/norms/product_prologue.h"
 #include "spec/product.h"
 
 namespace anabatic::ops {
@@ -14,11 +14,12 @@ Operand weight_at(const Check& check, int i, const Operand& rows) {
   return check.weight(i, "weight", kGrouped ? 3 : 2, rows);
 }
 
-// Without a norm every input is a matrix.
-ir::Types without_norm(std::string_view op, ir::Types inputs, const spec::Attributes& attributes) {
+// But for its prologue every input is a matrix.
+ir::Types without_prologue(std::string_view op, ir::Types inputs,
+                           const spec::Attributes& attributes) {
   std::size_t most = inputs.size();
   while (most > 2 && inputs[most - 1].ndim() != 2) --most;
-  return checked_without_norm(op, inputs, attributes, most);
+  return checked_without_prologue(op, inputs, attributes, most);
 }
 
 template <bool kGrouped>
@@ -44,10 +45,10 @@ void check_weight(const Check& check, const Operand& weight, const Operand& firs
 
 template <bool kGrouped>
 std::vector<TensorType> infer_linear_many(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check = kGrouped
-                          ? Check("grouped_linear_many", inputs, attributes, {}, {"fallback"})
-                          : Check("linear_many", without_norm("linear_many", inputs, attributes),
-                                  attributes, {}, {"fallback", "norm"});
+  const Check check =
+      kGrouped ? Check("grouped_linear_many", inputs, attributes, {}, {"fallback"})
+               : Check("linear_many", without_prologue("linear_many", inputs, attributes),
+                       attributes, {}, {"dropout_rate", "dropout_site", "fallback", "norm"});
   const Operand x = check.floating(0, "x", 2), first = weight_at<kGrouped>(check, 1, x);
   std::vector<TensorType> outputs;
   for (int i = 1; i < num_others<kGrouped>(check); ++i) {
@@ -88,8 +89,8 @@ std::vector<TensorType> infer_linear_many_weight_gradient(ir::Types inputs,
   const Check check =
       kGrouped ? Check("grouped_linear_many_weight_gradient", inputs, attributes, {}, {"fallback"})
                : Check("linear_many_weight_gradient",
-                       without_norm("linear_many_weight_gradient", inputs, attributes), attributes,
-                       {}, {"fallback", "norm"});
+                       without_prologue("linear_many_weight_gradient", inputs, attributes),
+                       attributes, {}, {"dropout_rate", "dropout_site", "fallback", "norm"});
   const Operand x = check.floating(0, "x", 2);
   check.fallback_of_gradient(x);
   std::vector<TensorType> outputs;
@@ -134,16 +135,16 @@ ir::Cost linear_many_weight_gradient_cost(ir::Types inputs, ir::Types outputs,
 
 }  // namespace
 
-const ir::OpSchema kLinearMany{
-    .name = "linear_many",
-    .product = spec::find_product("linear_many"),
-    .min_inputs = 3,
-    .max_inputs = -1,
-    .num_outputs = ir::kAnyNumber,
-    .signature =
-        "(x [T,K], weight0 [N0,K], weight1 [N1,K], ..., norm?...) -> [T,N0], [T,N1], ... like x",
-    .infer = infer_linear_many<false>,
-    .cost = linear_many_cost};
+const ir::OpSchema kLinearMany{.name = "linear_many",
+                               .product = spec::find_product("linear_many"),
+                               .min_inputs = 3,
+                               .max_inputs = -1,
+                               .num_outputs = ir::kAnyNumber,
+                               .signature =
+                                   "(x [T,K], weight0 [N0,K], weight1 [N1,K], ..., norm?..., "
+                                   "draws? i32[3]) -> [T,N0], [T,N1], ... like x",
+                               .infer = infer_linear_many<false>,
+                               .cost = linear_many_cost};
 
 const ir::OpSchema kLinearManyInputGradient{
     .name = "linear_many_input_gradient",
@@ -160,7 +161,9 @@ const ir::OpSchema kLinearManyWeightGradient{
     .min_inputs = 3,
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,
-    .signature = "(x [T,K], dy0 [T,N0], dy1 [T,N1], ..., norm?...) -> f32[N0,K], f32[N1,K], ...",
+    .signature =
+        "(x [T,K], dy0 [T,N0], dy1 [T,N1], ..., norm?..., draws? i32[3]) -> f32[N0,K], f32[N1,K], "
+        "...",
     .infer = infer_linear_many_weight_gradient<false>,
     .cost = linear_many_weight_gradient_cost,
     .can_accumulate = true};

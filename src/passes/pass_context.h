@@ -50,7 +50,7 @@ struct PassOptions {
   bool pack_transposed = true;     // keep a second packing of weights; otherwise the backward packs
   bool keep_packings = true;       // keep packings; otherwise each reader's node makes its own
   bool with_update = true;         // false: gradients only, no optimizer
-  bool norms_in_products = false;  // every norm that products take (fuse_norm_linear), at any price
+  bool norms_in_products = false;  // all that fuse_norm_linear can take, at any price
   const StateNames* only_norms = nullptr;  // these values' instead. null: not known
   std::int64_t micro_batches = 0;          // of a step; 0: not known
   std::int64_t leaves = 1;                 // into which these are divided (spec/step.h)

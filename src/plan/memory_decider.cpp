@@ -264,8 +264,8 @@ std::string to_string(const MemoryDecision& decision) {
                           "of all weights", format_bytes(decision.packings_bytes),
                           1e3 * decision.packing_seconds);
   if (const auto& norms = decision.decisions.norms_in_products; norms && !norms->empty())
-    result += fmt::format("  {:<28} in {:>3} place{}\n", "norms applied by products", norms->size(),
-                          norms->size() == 1 ? "" : "s");
+    result += fmt::format("  {:<28} in {:>3} place{}\n", "norms, dropout in products",
+                          norms->size(), norms->size() == 1 ? "" : "s");
   for (const Kind& kind : kinds)
     result +=
         fmt::format("  {:<28} in {:>3} place{}: {:>12}, {:+.1f} ms\n", kind.name, kind.count,

@@ -14,7 +14,7 @@
 #include "plan/offload.h"
 #include "plan/transfers.h"
 #include "spec/product.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 
 namespace anabatic::plan {
 namespace {
@@ -256,6 +256,8 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
   }
   if (ir::product_form(node) != nullptr && spec::norm_of(node.attributes) != spec::Norm::kNone)
     seconds += norm_in_product_seconds(graph, node, device, efficiency);
+  if (ir::product_form(node) != nullptr && spec::drops_x(node.attributes))
+    seconds += dropout_in_product_seconds(graph, node, device, efficiency);
   if (node.attributes.contains("with_activation"))
     seconds += activation_beside_gradient_seconds(graph.value(node.outputs[0]).type, device);
   return seconds + roof_seconds(graph, node, device, efficiency) / share;
@@ -267,47 +269,76 @@ std::string norm_price_key(spec::ProductRole role, DType dtype) {
                      dtype == DType::kBFloat16 ? "bf16" : "fp32");
 }
 
-double norm_roof_seconds(std::int64_t rows, std::int64_t width, std::int64_t out, DType dtype,
-                         spec::ProductRole role, const spec::DeviceSpec& device) {
+double row_copies(std::int64_t width, std::int64_t out, spec::ProductRole role, int num_threads) {
   // What kernels cut a product into: columns of a block, and blocks that a thread has of a weight
   // gradient, which are about square.
   constexpr std::int64_t kColumns = 528;
   constexpr double kBlocksAThread = 4;
-  double copies = static_cast<double>(std::max<std::int64_t>(1, (out + kColumns - 1) / kColumns));
-  if (role == spec::ProductRole::kWeightGradient && device.num_threads > 1)
-    copies = std::max(copies, std::sqrt(kBlocksAThread * device.num_threads *
-                                        static_cast<double>(out) / static_cast<double>(width)));
-  return copies *
+  const double copies =
+      static_cast<double>(std::max<std::int64_t>(1, (out + kColumns - 1) / kColumns));
+  if (role != spec::ProductRole::kWeightGradient || num_threads == 1) return copies;
+  return std::max(copies, std::sqrt(kBlocksAThread * num_threads * static_cast<double>(out) /
+                                    static_cast<double>(width)));
+}
+
+double norm_roof_seconds(std::int64_t rows, std::int64_t width, std::int64_t out, DType dtype,
+                         spec::ProductRole role, const spec::DeviceSpec& device) {
+  return row_copies(width, out, role, device.num_threads) *
          roof_of({.bytes = static_cast<double>(rows * width * size_bytes(dtype))}, 0, device);
 }
+
+namespace {
+
+// Columns of all results of a product of one x.
+std::int64_t columns_of_results(const ir::Graph& graph, const ir::Node& product) {
+  std::int64_t out = 0;
+  const auto add = [&](ir::ValueId matrix) {
+    if (const TensorType& type = graph.value(matrix).type; type.ndim() == 2) out += type.dim(0);
+  };
+  if (ir::product_form(product)->role == spec::ProductRole::kForward) {
+    const auto inputs = spec::without_prologue(product.inputs, product.attributes);
+    for (const ir::ValueId weight : inputs.subspan(1)) add(weight);
+  } else {
+    for (const ir::ValueId gradient : product.outputs) add(gradient);
+  }
+  return out;
+}
+
+}  // namespace
 
 double norm_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
                                const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
   // Without a calibration: those of one product of 192 to 1536 columns (AVX-512-BF16).
   constexpr double kShareOfForward = 2, kShareOfGradient = 1;
   const spec::ProductRole role = ir::product_form(product)->role;
-  const bool is_forward = role == spec::ProductRole::kForward;
   const TensorType& x = graph.value(product.inputs[0]).type;
   if (x.dim(1) <= analysis::kMostNormWidth && device.num_threads <= analysis::kMostNormThreads)
     return 0;
   const auto found = efficiency.share_of_roof.find(norm_price_key(role, x.dtype));
   const bool is_measured = found != efficiency.share_of_roof.end() && found->second > 0;
   // An int8 product normalises rows as it quantises them, once a call.
-  std::int64_t out = 0;
-  if (is_int8_product(graph, product)) {
-    out = 1;
-  } else if (is_forward) {
-    const auto inputs = spec::without_norm(product.inputs, product.attributes);
-    for (const ir::ValueId weight : inputs.subspan(1))
-      if (const TensorType& type = graph.value(weight).type; type.ndim() == 2) out += type.dim(0);
-  } else {
-    for (const ir::ValueId gradient : product.outputs)
-      if (const TensorType& type = graph.value(gradient).type; type.ndim() == 2) out += type.dim(0);
-  }
-  const double share = is_measured  ? found->second
-                       : is_forward ? kShareOfForward
-                                    : kShareOfGradient;
+  const std::int64_t out = is_int8_product(graph, product) ? 1 : columns_of_results(graph, product);
+  const double share = is_measured                           ? found->second
+                       : role == spec::ProductRole::kForward ? kShareOfForward
+                                                             : kShareOfGradient;
   return norm_roof_seconds(x.dim(0), x.dim(1), out, x.dtype, role, device) / share;
+}
+
+double dropout_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
+                                  const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
+  // A copy, measured against `dropout` of stored rows (AVX-512-BF16): 0.8; 1.3 to 1.8.
+  constexpr double kOfForward = 0.8, kOfGradient = 1.5;
+  const spec::ProductRole role = ir::product_form(product)->role;
+  const TensorType& x = graph.value(product.inputs[0]).type;
+  const auto found =
+      efficiency.share_of_roof.find(x.dtype == DType::kBFloat16 ? "dropout bf16" : "dropout fp32");
+  const double share = found != efficiency.share_of_roof.end() && found->second > 0
+                           ? found->second
+                           : default_share("dropout");
+  const double copies =
+      row_copies(x.dim(1), columns_of_results(graph, product), role, device.num_threads);
+  return (role == spec::ProductRole::kForward ? kOfForward : kOfGradient) * copies *
+         roof_of({.bytes = 2 * static_cast<double>(x.num_bytes())}, 0, device) / share;
 }
 
 double activation_beside_gradient_seconds(const TensorType& type, const spec::DeviceSpec& device) {

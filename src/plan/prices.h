@@ -59,10 +59,11 @@ std::int64_t weight_bytes(const ir::Graph& graph, const ir::Node& node);
 double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                          const spec::DeviceSpec& device, const OpEfficiency& efficiency);
 
-// The time by which a product takes longer because it applies a norm to x (spec/product_norm.h). It
-// is the time to copy the rows of x as often as blocks of the product do, at the share of
-// norm_price_key. 0 for narrow rows on few threads (analysis/product_norms.h): whole steps take as
-// long as with norms apart there, which differences of single calls do not tell.
+// The time by which a product takes longer because it applies a norm to x
+// (spec/product_prologue.h). It is the time to copy the rows of x as often as blocks of the product
+// do, at the share of norm_price_key. 0 for narrow rows on few threads (analysis/product_norms.h):
+// whole steps take as long as with norms apart there, which differences of single calls do not
+// tell.
 double norm_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
                                const spec::DeviceSpec& device, const OpEfficiency& efficiency);
 // Its roof: each block of columns copies the rows, and each thread has some blocks of a weight
@@ -71,6 +72,13 @@ double norm_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
 double norm_roof_seconds(std::int64_t rows, std::int64_t width, std::int64_t out, DType dtype,
                          spec::ProductRole role, const spec::DeviceSpec& device);
 std::string norm_price_key(spec::ProductRole role, DType dtype);
+// Times that a product copies each row of x [rows, width], with `out` columns of results.
+double row_copies(std::int64_t width, std::int64_t out, spec::ProductRole role, int num_threads);
+
+// The time by which a product takes longer because it drops elements of x: each copy of a row draws
+// again, at the price of `dropout`.
+double dropout_in_product_seconds(const ir::Graph& graph, const ir::Node& product,
+                                  const spec::DeviceSpec& device, const OpEfficiency& efficiency);
 
 // The time by which a product of `type` takes longer because it writes int8 values itself.
 double codes_behind_product_seconds(const TensorType& type, const spec::DeviceSpec& device,

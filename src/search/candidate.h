@@ -20,7 +20,7 @@ namespace anabatic::search {
 struct StatePlaces {
   bool pack_transposed = true;     // keep a second packing of weights for input gradients
   bool keep_packings = true;       // keep any; false goes with pack_transposed false
-  bool norms_in_products = false;  // every norm that products take, at any price
+  bool norms_in_products = false;  // all norms and dropout that products take, at any price
   std::optional<passes::StateNames> only_norms{};  // these instead, by value
   bool leaves_norms = false;  // those that norms_in_products would add are still to be tried
   bool on_disk = false;       // the optimizer's state is on disk; the members below say how

@@ -13,7 +13,7 @@
 #include "plan/offload.h"
 #include "plan/prices.h"
 #include "search/choose_memory.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 
 namespace anabatic::search {
 namespace {
@@ -32,10 +32,15 @@ void explain(const Candidate& candidate, const ir::Graph& graph) {
 
 passes::StateNames norms_in_products(const ir::Graph& graph) {
   passes::StateNames names;
-  for (const ir::Node& node : graph.nodes)
-    if (ir::product_form(node) == nullptr && node.attributes.contains(spec::kNorm))
+  for (const ir::Node& node : graph.nodes) {
+    if (ir::product_form(node) != nullptr) {
+      if (spec::drops_x(node.attributes))
+        names.insert(spec::get_string(node.attributes, spec::kDropoutSite));
+    } else if (node.attributes.contains(spec::kNorm)) {
       if (const Name name = graph.value(node.outputs.back()).name; name != Name{})
         names.emplace(text(name));
+    }
+  }
   return names;
 }
 

@@ -13,8 +13,8 @@
 
 namespace anabatic::search {
 
-// Norms that products of the graph apply (passes/norms/fuse_norm_linear.h), by the names of the
-// values that hold their statistics.
+// Norms and dropout that products of the graph apply (passes/norms/fuse_norm_linear.h): the names
+// of values that hold statistics, and sites.
 passes::StateNames norms_in_products(const ir::Graph& graph);
 
 class Candidates {

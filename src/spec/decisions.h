@@ -48,7 +48,8 @@ struct Decisions : MicroBatchDecisions {
   bool pack_transposed = true;
   // Keep packings of weights between steps. False: forward and backward make them.
   bool keep_packings = true;
-  // Norms that products apply (passes/norms/fuse_norm_linear.h), by the names of their values.
+  // Norms and dropout that products apply (passes/norms/fuse_norm_linear.h), by the names of their
+  // values.
   // None: those for which prices say so.
   std::optional<std::set<std::string, std::less<>>> norms_in_products{};
   bool state_on_disk = false;       // the optimizer's moments, between updates

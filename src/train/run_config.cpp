@@ -383,8 +383,8 @@ constexpr std::array kPassHelp{
     PassHelp{"fuse_optimizer", "an update and the packing of its result are one op."},
     PassHelp{"fuse_norm_residual", "a residual sum and the norm of it are one op."},
     PassHelp{"fuse_norm_linear",
-             "dense products may normalise the rows that they copy; normalised rows are not "
-             "stored then (compiler.norms_in_products)."},
+             "dense products may normalise the rows that they copy, and drop what adapters read; "
+             "such rows are not stored then (compiler.norms_in_products)."},
     PassHelp{"common_subexpression", "equal ops on equal values run once."},
     PassHelp{"dead_code", "ops whose results nothing reads are removed."},
     PassHelp{"drop_kept_products",
@@ -467,12 +467,13 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
               "Keep packed copies of weights between steps. false makes each in front of "
               "the products that read it, forward and backward, which takes less memory.",
               AT(compiler.keep_packings)));
-  keys.push_back(
-      boolean("compiler.norms_in_products",
-              "Dense products apply every norm that they can as they copy rows, so that normalised "
-              "rows are not stored. false has it where that is predicted to take no longer, and "
-              "where memory.budget needs the bytes. fusions.fuse_norm_linear: off has none.",
-              AT(compiler.norms_in_products)));
+  keys.push_back(boolean(
+      "compiler.norms_in_products",
+      "Dense products apply every norm that they can as they copy rows, and dropout of what "
+      "adapters read, so that these rows are not stored. false has it where that is predicted "
+      "to take no longer, and where memory.budget needs the bytes. "
+      "fusions.fuse_norm_linear: off has none.",
+      AT(compiler.norms_in_products)));
   keys.push_back(
       string("compiler.dump",
              "Directory to which every graph, plan and program is written. Empty writes none.",

@@ -11,15 +11,15 @@
 
 #include "device/topology.h"
 #include "ir/op_schema.h"
-#include "model/model.h"
 #include "plan/account.h"
 #include "plan/prices.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 #include "support/plan_changes.h"
 #include "support/planned_run.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/trained_run.h"
+#include "train/objective/run_model.h"
 #include "train/run_plan.h"
 
 namespace anabatic::train {
@@ -76,8 +76,7 @@ plan::OpEfficiency with_shares(double forward, double gradient) {
 }
 RunPlan planned_by(const RunConfig& run, const plan::OpEfficiency& efficiency,
                    const StepRequest& request = {}, int threads = kManyThreads) {
-  return *plan_run(run, model::load_config(run.model.path), device::describe_cpu(threads),
-                   efficiency, request);
+  return *plan_run(run, load_run_model(run), device::describe_cpu(threads), efficiency, request);
 }
 
 // Two layers have four norms, but norms of rows that experts gather stay.
@@ -181,7 +180,7 @@ TEST(NormLinear, IsTakenWhereABudgetNeedsItsBytes) {
   EXPECT_EQ(leaner.training.memory.decisions.norms_in_products->size(), 12u);
   EXPECT_LE(leaner.training.plan.peak_bytes(), bytes);
   EXPECT_THAT(plan::to_string(leaner.training.memory),
-              ::testing::ContainsRegex("norms applied by products +in +12 places"));
+              ::testing::ContainsRegex("norms, dropout in products +in +12 places"));
   run.compiler.disable_passes.emplace_back("fuse_norm_linear");
   EXPECT_LT(seconds(leaner), seconds(within(bytes)));
   run.compiler.disable_passes.clear();
@@ -246,6 +245,74 @@ TEST(NormLinear, HasEqualBitsWithAdapters) {
   run.lora.targets = {"attention", "mlp"};
   run.lora.rank = 4;
   EXPECT_TRUE(trained_bytes(run) == trained_bytes(without_pass(run)));
+}
+
+RunConfig with_dropout(RunConfig run, double rate) {
+  run.lora.targets = {"attention", "mlp"};
+  run.lora.rank = 4;
+  run.lora.dropout = rate;
+  return run;
+}
+
+// What adapters read is dropped by their products, in any plan.
+TEST(NormLinear, HasEqualBitsWithDropoutOfAdapters) {
+  for (const std::string& model : {kLlama, kGpt2, std::string(), anabatic::testing::kTinyLatent})
+    for (const char* precision : {"fp32", "bf16", "int8"}) {
+      SCOPED_TRACE(fmt::format("{} {}", model, precision));
+      const TemporaryDirectory folder;
+      RunConfig base = with_dropout(run_of(folder.path(), model, precision), 0.25);
+      if (model.empty()) base.lora.targets = {"attention"};  // rows of experts have no dropout
+      const std::string want = trained_bytes(without_pass(base));
+      EXPECT_TRUE(trained_bytes(base) == want);
+      if (model != kLlama || precision != std::string("bf16")) continue;
+      for (const auto& [name, change] : plan_changes()) {
+        RunConfig run = base;
+        change(run);
+        if (!run.memory.recompute.empty()) run.memory.recompute = {"attention", "mlp"};
+        run.train.output = folder.path() / name;
+        EXPECT_TRUE(trained_bytes(run) == want) << name;
+      }
+    }
+}
+
+// Each site of dropout is in its products, and the norm in front of it too. Then a step keeps what
+// it keeps without dropout.
+TEST(NormLinear, KeepsNoDroppedRows) {
+  if (!anabatic::testing::has_optional_passes())
+    GTEST_SKIP() << "trivial planners give every value bytes of its own";
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder.path(), kLlama, "bf16");
+  run.compiler.trivial_planners = false;
+  const RunConfig drops = with_dropout(run, 0.25);
+  EXPECT_EQ(count(drops, "dropout"), 0);
+  EXPECT_EQ(count(without_pass(drops), "dropout"), 2 * 4);
+  EXPECT_EQ(saved_bytes(drops), saved_bytes(with_dropout(run, 0)));
+}
+
+// Products draw once for each copy of a row. So dropout stays apart where draws take long, but for
+// a run that asks, or a plan that is replayed.
+TEST(NormLinear, TakesDropoutByItsPrice) {
+  if (!anabatic::testing::has_optional_passes()) GTEST_SKIP() << "the pass is off";
+  const TemporaryDirectory folder;
+  RunConfig run = with_dropout(run_of(folder.path(), kLlama, "bf16"), 0.25);
+  const auto planned = [&](double share, const StepRequest& request = {}) {
+    plan::OpEfficiency efficiency = with_shares(1000, 1000);
+    efficiency.share_of_roof["dropout bf16"] = share;
+    return planned_by(run, efficiency, request);
+  };
+  constexpr double kDear = 1e-6, kCheap = 1e6;
+  const auto sites = [](const RunPlan& plan) { return count(plan.training.graph, "dropout"); };
+  const RunPlan taken = planned(kDear);
+  EXPECT_EQ(sites(taken), 0);
+  EXPECT_EQ(taken.training.memory.decisions.norms_in_products->size(), 2u * (4 + 2));
+  run.compiler.norms_in_products = false;
+  EXPECT_EQ(sites(planned(kCheap)), 0);
+  const RunPlan apart = planned(kDear);
+  EXPECT_EQ(sites(apart), 2 * 4);
+  EXPECT_TRUE(apart.training.memory.decisions.norms_in_products->empty());
+  for (const double share : {kDear, kCheap})
+    for (const RunPlan* plan : {&taken, &apart})
+      EXPECT_EQ(sites(planned(share, {.replay = &plan->training.memory.decisions})), sites(*plan));
 }
 
 // Products are recomputed with the norm that they apply, one by one too, and so are statistics.

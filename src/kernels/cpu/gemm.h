@@ -19,6 +19,7 @@ struct CodingCounts;
 namespace anabatic::kernels::cpu {
 
 struct BlockEngine;
+struct Draws;
 struct Int8Coding;
 struct Int8Operands;
 
@@ -38,12 +39,22 @@ struct RowIndex {
 // divisor in [1, 2^31).
 RowIndex row_index(const std::int32_t* data, std::int64_t divisor);
 
-// The norm of a matrix whose lines are rows of x, as spec/product_norm.h has it. It is applied
+// The norm of a matrix whose lines are rows of x, as spec/product_prologue.h has it. It is applied
 // while elements are copied.
 struct LineNorm {
   const float* statistics = nullptr;               // of line 0; null: there is no norm
   std::int64_t num_statistics = 1;                 // from line to line
   const float *weight = nullptr, *bias = nullptr;  // of column 0; a layer norm has a bias
+};
+
+// Dropout of a matrix whose lines are rows of x, or of the norm of them. It is applied while
+// elements are copied.
+struct LineDropout {
+  const Draws* draws = nullptr;  // null: there is none. elementwise/draws.h
+  // drop_columns of elementwise/draws.h.
+  void (*drop)(const Draws&, std::int64_t row, std::int64_t column, std::int64_t count, DType,
+               const std::byte* x, std::byte* y) = nullptr;
+  std::int64_t first_row = 0;  // of line 0
 };
 
 // Of Matrix::fallback: from here on no block has second values, for n <= 128 and Σ >= max.
@@ -78,6 +89,8 @@ struct Matrix {
   // A norm of these lines: of A, or of a B that is not contiguous along the depth, in f32 or bf16.
   // Not for sparse products. An int8 product quantises the normalised lines.
   LineNorm norm{};
+  // Likewise; not for int8 products.
+  LineDropout dropout{};
 };
 
 // Rows of A this far apart, contiguous along an even depth and of the dtype that the engine
@@ -150,6 +163,8 @@ struct GemmEngine {
   // Engines of int8 products have it. It quantises the operands of a call's Gemms, all of them
   // before the first block (int8/operands.h). Null for others.
   const Int8Coding& (*coding)() = nullptr;
+  // Dropout of lines, with this engine's vectors; null: none.
+  decltype(LineDropout::drop) drop = nullptr;
   // Products with sparse weights in blocks (sparse/blocks.h); null: none.
   const BlockEngine* blocks = nullptr;
 };

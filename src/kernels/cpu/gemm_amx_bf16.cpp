@@ -2,6 +2,7 @@
 #include "kernels/cpu/gemm.h"
 
 #if defined(__AMX_BF16__)
+#include "kernels/cpu/elementwise/draws.h"
 #include "kernels/cpu/gemm_block.h"
 #include "kernels/cpu/words_avx512.h"
 
@@ -51,7 +52,7 @@ struct AmxBf16 : PairWords {
   static void copy_columns(Unit* to, Int stride, const Matrix& a, Int i0, Int rows, Int k0,
                            Int depth) {
     constexpr Int kLines = 32;
-    alignas(64) std::uint16_t norms[kLines][kGradientRows];
+    alignas(64) std::uint16_t copies[kLines][kGradientRows];
     const auto* from = reinterpret_cast<const std::uint16_t*>(a.data) + i0;
     for (Int k = 0; k < depth; k += kLines) {
       const std::uint16_t* lines[kLines];
@@ -59,9 +60,9 @@ struct AmxBf16 : PairWords {
       for (int n = 0; n < num_lines; ++n) {
         const Int line = a.index.line(k0 + k + n);
         lines[n] = from + line * a.column_stride;
-        if (a.norm.statistics == nullptr) continue;
-        normalise_line(norms[n], lines[n], a.norm, line, i0, rows);
-        lines[n] = norms[n];
+        if (!has_prologue(a)) continue;
+        put_prologue(copies[n], lines[n], a, line, i0, rows);
+        lines[n] = copies[n];
       }
       for (Int i = 0; i < rows; i += 32) {
         if (i + 32 < rows)
@@ -224,7 +225,8 @@ constexpr GemmEngine kEngine{
     .blocking = &GemmBlock<AmxBf16>::blocking,
     .sum_terms = &GemmBlock<AmxBf16>::sum_terms,
     .workspace_bytes = &GemmBlock<AmxBf16>::workspace_bytes,
-    .compute = &GemmBlock<AmxBf16>::compute};
+    .compute = &GemmBlock<AmxBf16>::compute,
+    .drop = &avx512::drop_columns};
 
 }  // namespace
 

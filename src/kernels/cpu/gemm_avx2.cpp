@@ -4,6 +4,7 @@
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 
+#include "kernels/cpu/elementwise/draws.h"
 #include "kernels/cpu/gemm_block.h"
 #include "kernels/cpu/sparse/two_of_four_tiles.h"
 
@@ -107,6 +108,7 @@ constexpr GemmEngine kEngine{.isa = "avx2",
                              .sum_terms = &GemmBlock<Avx2>::sum_terms,
                              .workspace_bytes = &GemmBlock<Avx2>::workspace_bytes,
                              .compute = &GemmBlock<Avx2>::compute,
+                             .drop = &avx2::drop_columns,
                              .blocks = &BlockSides<Avx2>::kEngine};
 
 }  // namespace

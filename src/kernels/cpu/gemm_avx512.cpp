@@ -2,6 +2,7 @@
 #include "kernels/cpu/gemm.h"
 
 #if defined(__AVX512F__)
+#include "kernels/cpu/elementwise/draws.h"
 #include "kernels/cpu/gemm_block.h"
 #include "kernels/cpu/sparse/two_of_four_tiles.h"
 #include "kernels/cpu/words_avx512.h"
@@ -59,6 +60,7 @@ constexpr GemmEngine kEngine{.isa = "avx512f",
                              .sum_terms = &GemmBlock<Avx512>::sum_terms,
                              .workspace_bytes = &GemmBlock<Avx512>::workspace_bytes,
                              .compute = &GemmBlock<Avx512>::compute,
+                             .drop = &avx512::drop_columns,
                              .blocks = &BlockSides<Avx512>::kEngine};
 
 }  // namespace

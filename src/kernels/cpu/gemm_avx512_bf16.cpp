@@ -2,6 +2,7 @@
 #include "kernels/cpu/gemm.h"
 
 #if defined(__AVX512BF16__)
+#include "kernels/cpu/elementwise/draws.h"
 #include "kernels/cpu/gemm_block.h"
 #include "kernels/cpu/sparse/two_of_four_tiles.h"
 #include "kernels/cpu/words_avx512.h"
@@ -61,6 +62,7 @@ constexpr GemmEngine kEngine{
     .sum_terms = &GemmBlock<Avx512Bf16>::sum_terms,
     .workspace_bytes = &GemmBlock<Avx512Bf16>::workspace_bytes,
     .compute = &GemmBlock<Avx512Bf16>::compute,
+    .drop = &avx512::drop_columns,
     .blocks = &BlockSides<Avx512Bf16>::kEngine};
 
 }  // namespace

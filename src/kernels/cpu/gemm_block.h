@@ -431,7 +431,7 @@ struct GemmBlock {
   static const Unit* a_in_place(const Step& step) {
     const Matrix& a = step.gemm.a;
     constexpr DType kOperand = __is_same(Unit, float) ? DType::kFloat32 : DType::kBFloat16;
-    if (is_gradient(step.gemm) || a.index.data != nullptr || a.norm.statistics != nullptr ||
+    if (is_gradient(step.gemm) || a.index.data != nullptr || has_prologue(a) ||
         a.dtype != kOperand || a.row_stride != A::kRowStride * A::kUnitDepth || step.depth % 2 != 0)
       return nullptr;
     return reinterpret_cast<const Unit*>(a.data) + step.row_begin * A::kRowStride +

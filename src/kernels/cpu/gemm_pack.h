@@ -11,7 +11,7 @@
 #pragma once
 #include "base/rounding.h"
 #include "kernels/cpu/gemm_convert.h"
-#include "kernels/cpu/gemm_norm.h"
+#include "kernels/cpu/gemm_prologue.h"
 #include "tensor/float4.h"
 
 namespace anabatic::kernels::cpu {
@@ -66,19 +66,6 @@ inline void copy_row(std::uint32_t* to, const std::uint16_t* from, Int depth) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(depth / 2) * 4);
   if (depth % 2 != 0) to[depth / 2] = from[depth - 1];
 }
-// The same of the norm of columns [column, column + depth) of a line.
-template <class T>
-inline void copy_norm(float* to, const T* from, const LineNorm& norm, Int line, Int column,
-                      Int depth) {
-  normalise_line(to, from, norm, line, column, depth);
-  to[depth] = 0;
-}
-inline void copy_norm(std::uint32_t* to, const std::uint16_t* from, const LineNorm& norm, Int line,
-                      Int column, Int depth) {
-  if (depth % 2 != 0) to[depth / 2] = 0;
-  normalise_line(reinterpret_cast<std::uint16_t*>(to), from, norm, line, column, depth);
-}
-
 // `count` elements of a row (and of the next one, null when there is none) to units; the rest of
 // kRows is zero. kWide >= kRows elements may be read and units written.
 template <Int kRows, Int kWide, class T>
@@ -110,34 +97,34 @@ inline void prefetch_row(const void* row, Int bytes) {
     __builtin_prefetch(static_cast<const std::byte*>(row) + at);
 }
 
-// Norms are of f32 and bf16.
+// Norms and dropout are of f32 and bf16.
 template <class T>
-inline constexpr bool kMayNormalise = !__is_same(T, Float16);
+inline constexpr bool kMayHavePrologue = !__is_same(T, Float16);
 
-// The norm of parts of kLines successive lines, at most kColumns wide, which takes the place of
-// what the operand holds.
+// Parts of kLines successive lines, at most kColumns wide, with their norm and dropout. They take
+// the place of what the operand holds.
 template <class T, Int kLines, Int kColumns>
-class NormLines {
+class PrologueLines {
  public:
-  explicit NormLines(const Matrix& x) : x_(x) {}
+  explicit PrologueLines(const Matrix& x) : x_(x) {}
 
-  bool is_asked_for() const { return kMayNormalise<T> && x_.norm.statistics != nullptr; }
+  bool is_asked_for() const { return kMayHavePrologue<T> && has_prologue(x_); }
 
   float first_statistic(Int i) const {
     return x_.norm.statistics[x_.index.line(i) * x_.norm.num_statistics];
   }
 
   // Columns [column, column + width) of the lines from `first` of the operand on lie at `row`, and
-  // the last of several at `next`, where it is there. Both become the norm of them.
+  // the last of several at `next`, where it is there. Both become what the product reads.
   void take(Int first, Int column, Int width, const T*& row, const T*& next) {
-    if constexpr (kMayNormalise<T>) {
+    if constexpr (kMayHavePrologue<T>) {
       if (next != nullptr && next != row) {
-        normalise_line(lines_[kLines - 1], next, x_.norm, x_.index.line(first + 1), column, width);
+        put_prologue(lines_[kLines - 1], next, x_, x_.index.line(first + 1), column, width);
         next = lines_[kLines - 1];
       } else if (next != nullptr) {
         next = lines_[0];
       }
-      normalise_line(lines_[0], row, x_.norm, x_.index.line(first), column, width);
+      put_prologue(lines_[0], row, x_, x_.index.line(first), column, width);
       row = lines_[0];
     }
   }
@@ -145,7 +132,7 @@ class NormLines {
  private:
   const Matrix& x_;
   // What lies beyond the columns is read, and never used.
-  alignas(64) T lines_[kMayNormalise<T> ? kLines : 1][kMayNormalise<T> ? kColumns + 32 : 1];
+  alignas(64) T lines_[kMayHavePrologue<T> ? kLines : 1][kMayHavePrologue<T> ? kColumns + 32 : 1];
 };
 
 // Unit: of the engine. kRows: of its tile.
@@ -173,12 +160,31 @@ struct PackA {
         prefetch_row(from + a.index.line(i0 + i + kAhead) * a.row_stride,
                      depth * static_cast<Int>(sizeof(T)));
       const Int line = a.index.line(i0 + i);
-      if constexpr (kMayNormalise<T>)
-        if (a.norm.statistics != nullptr) {
-          copy_norm(to + i * kRowStride, from + line * a.row_stride, a.norm, line, k0, depth);
+      if constexpr (kMayHavePrologue<T>)
+        if (has_prologue(a)) {
+          copy_prologue(to + i * kRowStride, from + line * a.row_stride, a, line, k0, depth);
           continue;
         }
       copy_row(to + i * kRowStride, from + line * a.row_stride, depth);
+    }
+  }
+
+  // copy_row of columns [column, column + depth) of a line, with its norm and dropout.
+  template <class T>
+  static void copy_prologue(Unit* to, const T* from, const Matrix& a, Int line, Int column,
+                            Int depth) {
+    if constexpr (sizeof(T) * kUnitDepth == sizeof(Unit)) {
+      if (depth % kUnitDepth != 0) to[depth / kUnitDepth] = Unit{};
+      put_prologue(reinterpret_cast<T*>(to), from, a, line, column, depth);
+      if constexpr (kUnitDepth == 1) to[depth] = 0;  // as copy_row
+    } else if (a.dropout.draws == nullptr) {
+      normalise_line(to, from, a.norm, line, column, depth);
+      to[depth] = 0;
+    } else {
+      alignas(64) T elements[kMaxUnits];
+      elements[0] = T{};  // g++ 12 does not see that all that is read is written
+      put_prologue(elements, from, a, line, column, depth);
+      copy_row(to, elements, depth);
     }
   }
 
@@ -187,14 +193,18 @@ struct PackA {
   template <class T>
   static void interleaved(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
     constexpr Int kStrip = 24;
+    // Dropout draws bits of so many columns at once.
+    constexpr Int kDrawn = 128 % kRows == 0 && 128 / kRows <= kStrip ? 128 / kRows : kStrip;
     const T* from = reinterpret_cast<const T*>(a.data) + i0;
     const auto line = [&](Int k) { return from + a.index.line(k0 + k) * a.column_stride; };
     const Int units = units_of(depth), tiles = ceil_div(rows, kRows);
-    NormLines<T, kUnitDepth, kStrip * kRows> norms(a);
-    for (Int t0 = 0; t0 < tiles; t0 += kStrip)
+    PrologueLines<T, kUnitDepth, kStrip * kRows> prologue(a);
+    const bool drops = a.dropout.draws != nullptr;
+    for (Int t0 = 0, strip = 0; t0 < tiles; t0 += strip) {
+      strip = drops ? kDrawn - (i0 / kRows + t0) % kDrawn : kStrip;
       for (Int u = 0; u < units; ++u) {
         const Int left = depth - u * kUnitDepth;
-        const Int width = smaller(kStrip * kRows, rows - t0 * kRows);
+        const Int width = smaller(strip * kRows, rows - t0 * kRows);
         if (left > kRowsAhead + kUnitDepth)
           for (Int k = 0; k < kUnitDepth; ++k)
             prefetch_row(line(u * kUnitDepth + kRowsAhead + k) + t0 * kRows,
@@ -203,32 +213,33 @@ struct PackA {
         const T* row = (left > 0 ? line(u * kUnitDepth) : from) + t0 * kRows;
         const T* next = left >= kUnitDepth ? line((u + 1) * kUnitDepth - 1) + t0 * kRows : nullptr;
         Int t = t0, base = t0;  // base: the tile at which row and next begin
-        const Int whole = next != nullptr ? smaller(rows / kRows, t0 + kStrip) : 0;
+        const Int whole = next != nullptr ? smaller(rows / kRows, t0 + strip) : 0;
         if constexpr (kHasNormPairs && kUnitDepth == 2 && kRows == 8)
-          if (norms.is_asked_for() && a.norm.bias == nullptr)
+          if (a.norm.statistics != nullptr && a.norm.bias == nullptr && !drops)
             for (; t + 4 <= whole; t += 4)
               norm_pairs8_by_4(to + t * tile_stride(units) + u * kRows, tile_stride(units),
                                row + (t - t0) * kRows, next + (t - t0) * kRows,
-                               norms.first_statistic(k0 + u * kUnitDepth),
-                               norms.first_statistic(k0 + u * kUnitDepth + 1),
+                               prologue.first_statistic(k0 + u * kUnitDepth),
+                               prologue.first_statistic(k0 + u * kUnitDepth + 1),
                                a.norm.weight + i0 + t * kRows);
-        if (norms.is_asked_for() && left > 0 && t < smaller(tiles, t0 + kStrip)) {
+        if (prologue.is_asked_for() && left > 0 && t < smaller(tiles, t0 + strip)) {
           const Int done = (t - t0) * kRows;
           row += done;
           if (next != nullptr) next += done;
-          norms.take(k0 + u * kUnitDepth, i0 + t * kRows, width - done, row, next);
+          prologue.take(k0 + u * kUnitDepth, i0 + t * kRows, width - done, row, next);
           base = t;
         }
         if constexpr (kUnitDepth == 2 && kRows == 8)
           for (; t + 4 <= whole; t += 4)
             pairs8_by_4(to + t * tile_stride(units) + u * kRows, tile_stride(units),
                         row + (t - base) * kRows, next + (t - base) * kRows);
-        for (; t < smaller(tiles, t0 + kStrip); ++t)
+        for (; t < smaller(tiles, t0 + strip); ++t)
           interleave<kRows, kWide>(to + t * tile_stride(units) + u * kRows,
                                    row + (t - base) * kRows,
                                    next != nullptr ? next + (t - base) * kRows : nullptr,
                                    left > 0 ? rows - t * kRows : 0);
       }
+    }
   }
 };
 
@@ -459,10 +470,13 @@ struct PackB {
   static void run_typed(Unit* panels, const T* data, const Matrix& b, Int j0, Int columns, Int k0,
                         Int depth) {
     const Int units = ceil_div(depth, kElements<Unit>);
-    constexpr Int kStrip = 4 * kPanel;
+    constexpr Int kStrip = 4 * kPanel, kDrawn = 8 * kPanel;
     if (b.column_stride == 1) {
-      for (Int j = 0; j < columns; j += kStrip)
-        rows(panels + j * units, data, b, j0 + j, smaller(kStrip, columns - j), k0, depth, units);
+      const bool drops = b.dropout.draws != nullptr;
+      for (Int j = 0, strip = 0; j < columns; j += strip) {
+        strip = smaller(drops ? kDrawn - (j0 + j) % kDrawn : kStrip, columns - j);
+        rows(panels + j * units, data, b, j0 + j, strip, k0, depth, units);
+      }
       return;
     }
     const T* source = data + k0 * b.row_stride + j0 * b.column_stride;
@@ -494,14 +508,14 @@ struct PackB {
     pairs16(to, from, next);
   }
 
-  // The columns are contiguous: few panels at a time, so that whole cache lines are read and the
-  // writes stay a few sequential streams.
+  // The columns are contiguous: few panels at a time, at most eight, so that whole cache lines are
+  // read and the writes stay a few sequential streams.
   template <class Unit, class T>
   static void rows(Unit* __restrict panels, const T* __restrict data, const Matrix& b, Int j0,
                    Int columns, Int k0, Int depth, Int units) {
     constexpr Int kUnitDepth = kElements<Unit>;
     const auto line = [&](Int k) { return data + b.index.line(k0 + k) * b.row_stride + j0; };
-    NormLines<T, kUnitDepth, 4 * kPanel> norms(b);
+    PrologueLines<T, kUnitDepth, 8 * kPanel> prologue(b);
     for (Int u = 0; u < units; ++u) {
       const Int left = depth - u * kUnitDepth;
       const T* source = line(u * kUnitDepth);
@@ -511,7 +525,7 @@ struct PackB {
         for (Int k = 0; k < kUnitDepth; ++k)
           prefetch_row(line(u * kUnitDepth + kRowsAhead + k),
                        columns * static_cast<Int>(sizeof(T)));
-      if (norms.is_asked_for()) norms.take(k0 + u * kUnitDepth, j0, columns, source, next);
+      if (prologue.is_asked_for()) prologue.take(k0 + u * kUnitDepth, j0, columns, source, next);
       Int j = 0;
       if (left >= kUnitDepth)
         for (; j + kPanel <= columns; j += kPanel) whole(row + j * units, source + j, next + j);

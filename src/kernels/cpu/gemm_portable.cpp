@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/elementwise/draws.h"
 #include "kernels/cpu/gemm_block.h"
 #include "kernels/cpu/sparse/two_of_four_tiles.h"
 
@@ -69,6 +70,7 @@ constexpr GemmEngine kEngine{.isa = nullptr,
                              .sum_terms = &GemmBlock<Portable>::sum_terms,
                              .workspace_bytes = &GemmBlock<Portable>::workspace_bytes,
                              .compute = &GemmBlock<Portable>::compute,
+                             .drop = &portable::drop_columns,
                              .blocks = &BlockSides<Portable>::kEngine};
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "device/thread_team.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/int8/operands.h"
+#include "spec/dropout.h"
 
 namespace anabatic::kernels::cpu {
 
@@ -38,7 +39,13 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
   // Small tasks even the threads out, but each packs its own block of B.
   const bool packs = !largest.b.is_packed && engine.coding == nullptr;
   const std::int64_t tasks_per_thread = packs ? 4 : 8;
-  const Blocking most = bounded_blocking(engine, largest, column_multiple);
+  Blocking most = bounded_blocking(engine, largest, column_multiple);
+  // A block of a weight gradient draws the bits of whole blocks of x's columns.
+  const bool draws_columns = largest.a.dropout.draws != nullptr && largest.a.row_stride == 1;
+  if (draws_columns) {
+    most.row_step = round_up(spec::kDropoutColumns, most.row_step);
+    most.rows = std::max(most.rows / most.row_step, std::int64_t{1}) * most.row_step;
+  }
   Blocking size = most;
   const auto num_tasks = [&] {
     return ceil_div(total_rows, size.rows) * ceil_div(largest.columns, size.columns);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "base/philox.h"
 #include "base/rounding.h"
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
@@ -60,13 +61,14 @@ void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, 
 }
 
 void run_forward(const GemmEngine& engine, const Arguments& call) {
-  const Arguments arguments = without_norm(call);
+  const Arguments arguments = without_prologue(call);
+  const Prologue prologue(engine, call);
   const TensorView &x = arguments.inputs[0], &weight = arguments.inputs[1];
   const TensorView& y = arguments.outputs[0];
   Product p = product(*x.type, *weight.type, *y.type);
   p.fallback = fallback_of(*arguments.attributes);
   Gemm shape = counted(forward_shape(p), arguments.counts);
-  shape.a.norm = norm_of_x(call);
+  prologue.set(shape.a);
   run_by_rows(engine, p, shape, x.data, y.data, offsets_of(arguments, *weight.type),
               bias_of(arguments), arguments);
 }
@@ -95,7 +97,8 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
   const std::int32_t* offsets = offsets_of(arguments, *dw.type);
   const bool accumulate = arguments.accumulate[0];
   Gemm shape = weight_gradient_shape(p);
-  (p.is_packed ? shape.a : shape.b).norm = norm_of_x(arguments);
+  const Prologue prologue(engine, arguments);
+  prologue.set(p.is_packed ? shape.a : shape.b);
   const RowIndex index = rows_index(arguments);
   const bool gathers_x =
       index.data != nullptr && spec::get_string(*arguments.attributes, "gathered") == "x";
@@ -187,14 +190,24 @@ Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
 
 }  // namespace
 
-Support supports_norm(const spec::Problem& problem) {
-  const bool has_norm = spec::norm_of(*problem.attributes) != spec::Norm::kNone;
-  return has_norm && problem.inputs[0].dtype == DType::kFloat16 ? no("a norm of rows in f16")
-                                                                : yes();
+Prologue::Prologue(const GemmEngine& engine, const Arguments& arguments)
+    : norm_(norm_of_x(arguments)), drop_(engine.drop) {
+  if (spec::drops_x(*arguments.attributes))
+    draws_.emplace(arguments.inputs.back().as<const std::int32_t>(),
+                   stream_of(spec::get_string(*arguments.attributes, spec::kDropoutSite)),
+                   spec::get_double(*arguments.attributes, spec::kDropoutRate));
+}
+
+Support supports_prologue(const spec::Problem& problem) {
+  if (spec::num_prologue_inputs(*problem.attributes) == 0) return yes();
+  if (problem.inputs[0].dtype == DType::kFloat16) return no("a norm or dropout of rows in f16");
+  return spec::drops_x(*problem.attributes) && is_int8_product(problem)
+             ? no("dropout of rows of an int8 product")
+             : yes();
 }
 
 Support supports_linear_types(const spec::Problem& problem) {
-  if (Support norm = supports_norm(problem); !norm) return norm;
+  if (Support prologue = supports_prologue(problem); !prologue) return prologue;
   const bool has_squares = form_of(problem).sums_squares;
   for (const auto types : {problem.inputs, problem.outputs})
     for (const TensorType& type : types) {

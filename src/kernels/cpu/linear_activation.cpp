@@ -135,8 +135,8 @@ class Forward {
         args_(args),
         activation_(spec::activation_of(*args.attributes)),
         at_{num_operands(activation_)},
-        inputs_(spec::without_norm(spec::without_biases(args.inputs, *args.attributes),
-                                   *args.attributes)),
+        inputs_(spec::without_prologue(spec::without_biases(args.inputs, *args.attributes),
+                                       *args.attributes)),
         biases_(spec::biases_of(args.inputs, *args.attributes)),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type,
                         *args.attributes)),
@@ -394,7 +394,7 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
   const DType dtype = problem.inputs[0].dtype;
   if (dtype != DType::kFloat32 && dtype != DType::kBFloat16 && dtype != DType::kFloat16)
     return no(fmt::format("expected f32, bf16 or f16, got {}", to_string(dtype)));
-  if (Support norm = supports_norm(problem); !norm) return norm;
+  if (Support prologue = supports_prologue(problem); !prologue) return prologue;
   if (!engine->accepts(dtype, problem.inputs[1].value_dtype()))
     return no("expected bf16 rows and weight");
   for (const std::span<const TensorType> types : {problem.inputs, problem.outputs})

@@ -138,14 +138,14 @@ Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
 
 // The Gemm of one group and the p-th weight.
 template <Form F>
-Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offsets) {
+Gemm gemm_of(const Arguments& args, const Prologue& prologue, Int p, Int group,
+             const std::int32_t* offsets) {
   const Places at = places<F>(p);
   const TensorView& x = operand(args.inputs, args.outputs, at.x_is_output, at.x);
   const TensorView& weight = operand(args.inputs, args.outputs, at.weight_is_output, at.weight);
   const TensorView& y = operand(args.inputs, args.outputs, at.y_is_output, at.y);
   Product shape = product(*x.type, *weight.type, *y.type);
   shape.fallback = fallback_of(*args.attributes);
-  const LineNorm norm = F == Form::kInputGradient ? LineNorm{} : norm_of_x(args);
   const Rows rows = rows_of(offsets, group, shape.rows);
   std::byte* x_rows = x.data + rows.begin * shape.in * size_bytes(shape.x);
   std::byte* y_rows = y.data + rows.begin * shape.out * size_bytes(shape.y);
@@ -156,13 +156,13 @@ Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offset
     if (gemm.depth == 0 && gemm.accumulate) gemm.rows = 0;
     gemm.a.data = y_rows;
     gemm.b.data = x_rows;
-    gemm.b.norm = norm;
+    prologue.set(gemm.b);
     gemm.c = weight.data + group * matrix_elements(*weight.type) * size_bytes(shape.weight);
     return gemm;
   }
   gemm.rows = rows.end - rows.begin;
   gemm.a.data = F == Form::kForward ? x_rows : y_rows;
-  gemm.a.norm = norm;
+  if (F == Form::kForward) prologue.set(gemm.a);
   set_matrix(gemm.b, weight, group);
   gemm.c = F == Form::kForward ? y_rows : x_rows;
   return gemm;
@@ -177,6 +177,7 @@ void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
   const Int groups = is_grouped(weight) ? weight.dim(0) : 1;
   const std::int32_t* offsets =
       is_grouped(weight) ? args.inputs.back().as<const std::int32_t>() : nullptr;
+  const Prologue prologue(engine, args);
   const TableSize<F> size(groups, count);
   auto* table = reinterpret_cast<Gemm*>(args.workspace);
   auto* further = reinterpret_cast<Operands*>(args.workspace + size.further_at());
@@ -187,7 +188,7 @@ void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
   constexpr bool kByWeight = F == Form::kWeightGradient;
   for (Int i = 0; i < groups * count; ++i) {
     const Int group = kByWeight ? i % groups : i / count, p = kByWeight ? i / groups : i % count;
-    Gemm gemm = gemm_of<F>(args, p, group, offsets);
+    Gemm gemm = gemm_of<F>(args, prologue, p, group, offsets);
     if (reads_rows(gemm) != by_rows) continue;
     if (F == Form::kInputGradient) {
       Operands* others = further + group * (count - 1);
@@ -234,7 +235,7 @@ Support LinearManyRows<E>::supports(const spec::Problem& problem) {
   if (problem.attributes->contains("slices")) return no("cut into slices");
   if (Support types = supports_linear_types(problem); !types) return types;
   if (takes_bf16_alone(E))
-    for (const TensorType& type : spec::without_norm(problem.inputs, *problem.attributes))
+    for (const TensorType& type : spec::without_prologue(problem.inputs, *problem.attributes))
       if (type.dtype == DType::kFloat32 || type.dtype == DType::kFloat16)
         return no("expected bf16 operands");
   const Support support = supports_engine(engine_of(E), problem);

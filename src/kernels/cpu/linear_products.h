@@ -2,11 +2,13 @@
 // What the sources of linear ops share: the three products of a weight as Gemms.
 #pragma once
 #include <algorithm>
+#include <optional>
 
+#include "kernels/cpu/elementwise/draws.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/linear_rows.h"
 #include "spec/product.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -179,13 +181,14 @@ inline void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& inde
     matrix.data += line * stride * size_bytes(matrix.dtype);
     if (matrix.norm.statistics != nullptr)
       matrix.norm.statistics += line * matrix.norm.num_statistics;
+    matrix.dropout.first_row += line;
     return;
   }
   matrix.index = index;
   matrix.index.data += line;
 }
 
-// The norm that a product applies to x; and the call without its inputs.
+// The norm that a product applies to x.
 inline LineNorm norm_of_x(const Arguments& arguments) {
   const spec::Norm norm = spec::norm_of(*arguments.attributes);
   if (norm == spec::Norm::kNone) return {};
@@ -195,14 +198,32 @@ inline LineNorm norm_of_x(const Arguments& arguments) {
           .weight = inputs[1].as<const float>(),
           .bias = norm == spec::Norm::kLayer ? inputs[2].as<const float>() : nullptr};
 }
-inline Arguments without_norm(const Arguments& arguments) {
+// The norm and the dropout of x in a call. What they are set on reads them, so this lives as long.
+class Prologue {
+ public:
+  Prologue(const GemmEngine& engine, const Arguments& arguments);
+  Prologue(const Prologue&) = delete;
+  Prologue& operator=(const Prologue&) = delete;
+
+  void set(Matrix& x) const {
+    x.norm = norm_;
+    if (draws_) x.dropout = {.draws = &*draws_, .drop = drop_};
+  }
+
+ private:
+  LineNorm norm_;
+  std::optional<Draws> draws_;
+  decltype(LineDropout::drop) drop_;
+};
+// The call without the inputs of its prologue.
+inline Arguments without_prologue(const Arguments& arguments) {
   Arguments result = arguments;
-  result.inputs = spec::without_norm(arguments.inputs, *arguments.attributes);
+  result.inputs = spec::without_prologue(arguments.inputs, *arguments.attributes);
   return result;
 }
 
-// Norms of x are of f32 and bf16.
-Support supports_norm(const spec::Problem& problem);
+// Norms and dropout of x are of f32 and bf16.
+Support supports_prologue(const spec::Problem& problem);
 // Row-major operands, or packed weights; floats are f32, bf16 or f16.
 Support supports_linear_types(const spec::Problem& problem);
 // Whether the engine was built, the device can run it, and the product is one of its kind: in int8

@@ -4,6 +4,7 @@
 
 #include "base/philox.h"
 #include "kernels/ref/access.h"
+#include "kernels/ref/product_prologue.h"
 #include "kernels/ref/rows.h"
 #include "spec/activation.h"
 #include "spec/dropout.h"
@@ -96,20 +97,8 @@ void fake_quantize_tokens(const Arguments& args) {
 }
 
 void dropout(const Arguments& args) {
-  const TensorView &x = args.inputs[0], &draws = args.inputs[1];
-  const auto draw = [&](int i) { return static_cast<std::uint32_t>(load_index(draws, i)); };
-  const PhiloxKey key{draw(spec::kDropoutKeyLow), draw(spec::kDropoutKeyHigh)};
-  const std::uint64_t stream = stream_of(spec::get_string(*args.attributes, "site"));
-  const double rate = spec::get_double(*args.attributes, "rate"),
-               factor = spec::dropout_scale(rate);
-  for (std::int64_t t = 0; t < rows(x); ++t)
-    for (std::int64_t column = 0; column < columns(x); ++column) {
-      const std::int64_t i = t * columns(x) + column,
-                         bits = spec::dropout_bits(
-                             key, stream, draw(spec::kDropoutRow) + static_cast<std::uint32_t>(t),
-                             column);
-      store(args.outputs[0], i, bits >= spec::dropout_threshold(rate) ? load(x, i) * factor : 0.0);
-    }
+  drop_rows(args.inputs[0], args.inputs[1], spec::get_double(*args.attributes, "rate"),
+            spec::get_string(*args.attributes, "site"), args.outputs[0]);
 }
 
 void fill(const Arguments& args) {

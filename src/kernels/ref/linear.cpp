@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/ref/product_norm.h"
+#include "kernels/ref/product_prologue.h"
 #include "kernels/ref/product_rows.h"
 #include "kernels/ref/rows.h"
 #include "spec/product_bias.h"
@@ -85,7 +85,7 @@ void for_experts(const TensorView& offsets, std::int64_t num_rows, Body&& body) 
 }  // namespace
 
 void linear(const Arguments& call) {
-  with_norm(call, [](const Arguments& args) {
+  with_prologue(call, [](const Arguments& args) {
     const TensorView* bias = args.inputs.size() > 2 ? &args.inputs[2] : nullptr;
     ProductRows products(args, args.inputs[1], false);
     multiply(args, products, 0, rows(args.inputs[0]), 0, bias);
@@ -98,7 +98,7 @@ void linear_input_gradient(const Arguments& args) {
 }
 
 void linear_weight_gradient(const Arguments& call) {
-  with_norm(call, [](const Arguments& args) {
+  with_prologue(call, [](const Arguments& args) {
     prepare_gradient(args);
     outer_products(args, 0, rows(args.inputs[0]), elements_before(args));
   });

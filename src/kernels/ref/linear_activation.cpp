@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/ref/product_norm.h"
+#include "kernels/ref/product_prologue.h"
 #include "kernels/ref/product_rows.h"
 #include "kernels/ref/rows.h"
 #include "spec/product_bias.h"
@@ -115,9 +115,9 @@ void grouped_linear_activation_gradient(const Arguments& args) { backward(args);
 void grouped_linear_activation_gradient_with_weights(const Arguments& args) { backward(args); }
 void grouped_linear_activation_with_codes(const Arguments& args) { forward(args); }
 void grouped_linear_activation_with_products(const Arguments& args) { forward(args); }
-void linear_activation(const Arguments& args) { with_norm(args, forward); }
+void linear_activation(const Arguments& args) { with_prologue(args, forward); }
 void linear_activation_gradient(const Arguments& args) { backward(args); }
-void linear_activation_with_codes(const Arguments& args) { with_norm(args, forward); }
-void linear_activation_with_products(const Arguments& args) { with_norm(args, forward); }
+void linear_activation_with_codes(const Arguments& args) { with_prologue(args, forward); }
+void linear_activation_with_products(const Arguments& args) { with_prologue(args, forward); }
 
 }  // namespace anabatic::kernels::ref

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/ref/product_norm.h"
+#include "kernels/ref/product_prologue.h"
 #include "kernels/ref/product_rows.h"
 #include "kernels/ref/rows.h"
 
@@ -57,7 +57,7 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
 using Body = void (*)(const Arguments&, std::int64_t begin, std::int64_t end, std::int64_t group);
 
 void all_rows(const Arguments& call, Body body) {
-  with_norm(call, [body](const Arguments& args) { body(args, 0, rows(args.inputs[0]), 0); });
+  with_prologue(call, [body](const Arguments& args) { body(args, 0, rows(args.inputs[0]), 0); });
 }
 
 // The offsets are the last input.

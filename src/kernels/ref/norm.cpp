@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/ref/access.h"
-#include "kernels/ref/product_norm.h"
+#include "kernels/ref/product_prologue.h"
 #include "kernels/ref/rows.h"
 
 namespace anabatic::kernels::ref {

@@ -5,7 +5,7 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 
 namespace anabatic::ops {
 namespace {

@@ -9,13 +9,14 @@
 #include <span>
 #include <utility>
 
+#include "base/error.h"
 #include "base/philox.h"
 #include "device/thread_team.h"
 #include "kernels/ref/access.h"
 #include "kernels/ref/int8_products.h"
 #include "passes/precision/product_units.h"
 #include "spec/product_bias.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 #include "tensor/split_float.h"
 
 namespace anabatic::train {
@@ -125,7 +126,7 @@ class Weight {
 };
 
 // Rows of activations or their gradients, as products read them. `norm`: the inputs of a norm that
-// the product applies to them (spec/product_norm.h).
+// the product applies to them (spec/product_prologue.h).
 class Activations {
  public:
   explicit Activations(const TensorView& view, std::span<const TensorView> norm = {})
@@ -333,6 +334,8 @@ void SampledErrors::sample(const ProductCall& call, const ProductOperand& operan
       call.role == ProductRole::kWeightGradient ? event.inputs[operand.input] : left_view;
   const Int num_rows = rows.count(std::max(left_view.type->dim(0), counted.type->dim(0)));
   if (num_rows == 0) return;
+  // Dropout in front of a product is of adapters, which `adaptive` refuses.
+  ANABATIC_CHECK(!spec::drops_x(event.call.attributes), "[adaptive] a product with dropout of x");
   const Activations left(left_view, spec::norm_inputs(event.inputs, event.call.attributes));
   std::array<Sums, kRows> of_rows{};
   const auto add_up = [&] {

@@ -9,7 +9,7 @@
 #include "ops/table.h"
 #include "passes/pass_runner.h"
 #include "passes/support/line_diff.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -29,7 +29,7 @@ double flops_of(const ir::Graph& graph, const ir::Node& node) {
   for (const ir::ValueId operand : node.outputs) outputs.push_back(graph.value(operand).type);
   if (node.op->name == "pack_sparse") return static_cast<double>(outputs[0].num_elements());
   const bool is_sparse = node.op->name.find("sparse") != node.op->name.npos;
-  return (is_sparse ? 2 : 1) * (node.attributes.contains(spec::kNorm) ? kOfNorm : 1) *
+  return (is_sparse ? 2 : 1) * (spec::num_prologue_inputs(node.attributes) > 0 ? kOfNorm : 1) *
          static_cast<double>(node.op->cost(inputs, outputs, node.attributes).flops);
 }
 

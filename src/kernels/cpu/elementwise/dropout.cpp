@@ -47,21 +47,50 @@ ANABATIC_INLINE void drop_block(const Draws& draws, const Words (&words)[kParts]
     }
 }
 
+// Columns [begin, end) of a block, which lie at x, to y.
+template <class T>
+ANABATIC_INLINE void drop_some(const Draws& draws, const Words (&words)[kParts][kRuns], int begin,
+                               int end, const T* x, T* y) {
+  for (int run = 0; run < kRuns; ++run)
+    for (int part = 0; part < kParts; ++part) {
+      const int at = (run * kParts + part) * kPair, from = std::max(begin - at, 0),
+                to = std::min(end - at, kPair);
+      if (from >= to) continue;
+      if (from == 0 && to == kPair) {
+        keep<false>(x + (at - begin), words[part][run], draws, y + (at - begin));
+        continue;
+      }
+      T some[kPair] = {};
+      const auto bytes = static_cast<std::size_t>(to - from) * sizeof(T);
+      std::memcpy(some + from, x + (at + from - begin), bytes);
+      keep<false>(some, words[part][run], draws, some);
+      std::memcpy(y + (at + from - begin), some + from, bytes);
+    }
+}
+
+// Columns [column, column + count) of a row, from x to y.
+template <bool kStreams, class T>
+ANABATIC_INLINE void drop_part(const Draws& draws, std::uint32_t row, std::int64_t column,
+                               std::int64_t count, const T* x, T* y) {
+  for (const std::int64_t end = column + count; column < end;) {
+    const std::int64_t block = column / spec::kDropoutColumns,
+                       before = column % spec::kDropoutColumns,
+                       here = std::min(end - column, spec::kDropoutColumns - before);
+    Words words[kParts][kRuns];
+    draw_block(draws, row, block, words);
+    if (here == spec::kDropoutColumns)
+      drop_block<kStreams>(draws, words, x, y);
+    else
+      drop_some(draws, words, static_cast<int>(before), static_cast<int>(before + here), x, y);
+    column += here;
+    x += here;
+    y += here;
+  }
+}
+
 template <bool kStreams, class T>
 void drop_row(const Draws& draws, std::uint32_t row, const T* x, std::int64_t width, T* y) {
-  for (std::int64_t begin = 0; begin < width; begin += spec::kDropoutColumns) {
-    Words words[kParts][kRuns];
-    draw_block(draws, row, begin / spec::kDropoutColumns, words);
-    if (const std::int64_t left = width - begin; left >= spec::kDropoutColumns) {
-      drop_block<kStreams>(draws, words, x + begin, y + begin);
-    } else {
-      T rest[spec::kDropoutColumns] = {};
-      const auto bytes = static_cast<std::size_t>(left) * sizeof(T);
-      std::memcpy(rest, x + begin, bytes);
-      drop_block<false>(draws, words, rest, rest);
-      std::memcpy(y + begin, rest, bytes);
-    }
-  }
+  drop_part<kStreams>(draws, row, 0, width, x, y);
 }
 
 }  // namespace
@@ -83,6 +112,14 @@ void dropout(const Arguments& args) {
                                        x + t * width, width, y + t * width);
           });
         });
+  });
+}
+
+void drop_columns(const Draws& draws, std::int64_t row, std::int64_t column, std::int64_t count,
+                  DType dtype, const std::byte* x, std::byte* y) {
+  with_float_type(dtype, [&]<class T>(T*) {
+    drop_part<false>(draws, draws.first_row + static_cast<std::uint32_t>(row), column, count,
+                     reinterpret_cast<const T*>(x), reinterpret_cast<T*>(y));
   });
 }
 

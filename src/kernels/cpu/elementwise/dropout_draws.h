@@ -2,13 +2,12 @@
 // The draws of dropout, by vectors of Philox counters; spec/dropout.h gives their bits to elements.
 // With AVX-512, 12 instructions a round make 64 words, the bits of 128 elements.
 #pragma once
+#include "kernels/cpu/elementwise/draws.h"
 #include "kernels/cpu/vector_math.h"
-#include "spec/dropout.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
-constexpr int kRounds = 10;
 constexpr int kParts = spec::kDropoutCalls / kLanes;  // vectors of counters of one block of columns
 constexpr int kRuns = spec::kDropoutColumns / (2 * spec::kDropoutCalls);  // words of a call
 
@@ -27,35 +26,6 @@ ANABATIC_INLINE Longs multiply_low(Longs a, std::uint64_t b) {
 #endif
 }
 
-// A call's key of each round, its stream, threshold and scale.
-struct Draws {
-  std::uint64_t keys[kRounds][2];
-  std::uint64_t site_low, site_high;
-  std::uint32_t first_row, threshold;
-  float scale;
-
-  // `draws` is i32[3] (spec::kDropoutDraws).
-  Draws(const std::int32_t* draws, std::uint64_t stream, double rate)
-      : first_row(static_cast<std::uint32_t>(draws[spec::kDropoutRow])),
-        threshold(static_cast<std::uint32_t>(spec::dropout_threshold(rate))),
-        scale(spec::dropout_scale(rate)) {
-    auto low = static_cast<std::uint32_t>(draws[spec::kDropoutKeyLow]),
-         high = static_cast<std::uint32_t>(draws[spec::kDropoutKeyHigh]);
-    for (auto& of_round : keys) {
-      of_round[0] = low;
-      of_round[1] = high;
-      low += 0x9E3779B9u;
-      high += 0xBB67AE85u;
-    }
-    set_stream(stream);
-  }
-
-  void set_stream(std::uint64_t stream) {
-    site_low = stream & 0xFFFFFFFFu;
-    site_high = stream >> 32;
-  }
-};
-
 struct Counter {
   Longs words[kRuns];
 };
@@ -63,7 +33,7 @@ struct Counter {
 ANABATIC_INLINE void philox_rounds(const Draws& draws, Counter& counter) {
   auto& [c0, c1, c2, c3] = counter.words;
 #pragma GCC unroll 10
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < Draws::kRounds; ++round) {
     const Longs product0 = multiply_low(c0, 0xD2511F53u), product1 = multiply_low(c2, 0xCD9E8D57u);
     c0 = (product1 >> 32) ^ c1 ^ (Longs{} + draws.keys[round][0]);
     c1 = product1;

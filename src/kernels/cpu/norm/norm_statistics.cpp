@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/norm/norm_rows.h"
 #include "kernels/cpu/vector_rows.h"
-#include "spec/product_norm.h"
+#include "spec/product_prologue.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {

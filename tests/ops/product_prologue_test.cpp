@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products that apply a norm to x have the bits of the norm, stored, and then the product: in every
-// row, of every form of a dense product.
-#include "spec/product_norm.h"
+// Products that apply a norm to x, or dropout, have the bits of these, stored, and then the
+// product: in every row, of every form of a dense product.
+#include "spec/product_prologue.h"
 
 #include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -151,16 +152,35 @@ std::vector<Values> run(const kernels::Kernel& kernel, const OpCall& call, int n
   return values;
 }
 
-struct Norm {
-  const char* word;
+struct Prologue {
+  std::string norm;  // empty: none
   std::string op;
   std::vector<Values> parameters;
+  bool drops = false;
 };
 
-std::vector<Norm> norms(std::int64_t width) {
+std::vector<Prologue> norms(std::int64_t width) {
   const TensorType type = tensor_type(DType::kFloat32, {width});
   const Values weight = draw(type, 7), bias = draw(type, 8);
   return {{"rms", "rms_norm", {weight}}, {"layer", "layer_norm", {weight, bias}}};
+}
+
+// Those with dropout.
+std::vector<Prologue> dropouts(std::int64_t width) {
+  std::vector<Prologue> result = norms(width);
+  result.push_back({});
+  for (Prologue& prologue : result) prologue.drops = true;
+  return result;
+}
+// Int8 products do not drop, nor those of an activation.
+bool may_drop(const OpCall& product) { return product.op.find("activation") == std::string::npos; }
+
+constexpr double kRate = 0.3;
+const std::string kSite = "layers.3.q.lora_dropout";
+
+Values draws(std::int64_t first_row) {
+  const spec::DropoutDraws words = spec::dropout_draws(7, 5, first_row);
+  return {tensor_type(DType::kInt32, {spec::kNumDropoutDraws}), {words.begin(), words.end()}};
 }
 
 // NaNs are equal, whichever they are.
@@ -178,20 +198,29 @@ void expect_equal(const std::vector<Values>& got, const std::vector<Values>& wan
 }
 
 // Both ways of one product; gives the number of rows that ran.
-int compare(const OpCall& product, const Norm& norm, int num_threads) {
+int compare(const OpCall& product, const Prologue& prologue, int num_threads) {
   int num_rows = 0;
   const Values& x = product.inputs[0];
   const spec::Attributes epsilon{{"epsilon", kEpsilon}};
-  OpCall of_norm{norm.op, epsilon, {x}, {x.type}};
-  of_norm.inputs.insert(of_norm.inputs.end(), norm.parameters.begin(), norm.parameters.end());
-  OpCall fused = product;
-  fused.attributes["norm"] = std::string(norm.word);
-  const std::int64_t count = spec::num_statistics(spec::norm_of(fused.attributes));
-  OpCall statistics{
-      "norm_statistics", epsilon, {x}, {tensor_type(DType::kFloat32, {x.type.dim(0), count})}};
-  statistics.attributes["norm"] = std::string(norm.word);
-  fused.inputs.push_back({statistics.outputs[0], {}});
-  fused.inputs.insert(fused.inputs.end(), norm.parameters.begin(), norm.parameters.end());
+  const bool has_norm = !prologue.norm.empty();
+  OpCall fused = product, of_norm{prologue.op, epsilon, {x}, {x.type}}, statistics;
+  of_norm.inputs.insert(of_norm.inputs.end(), prologue.parameters.begin(),
+                        prologue.parameters.end());
+  if (has_norm) {
+    fused.attributes["norm"] = prologue.norm;
+    const std::int64_t count = spec::num_statistics(spec::norm_of(fused.attributes));
+    statistics = {
+        "norm_statistics", epsilon, {x}, {tensor_type(DType::kFloat32, {x.type.dim(0), count})}};
+    statistics.attributes["norm"] = prologue.norm;
+    fused.inputs.push_back({statistics.outputs[0], {}});
+    fused.inputs.insert(fused.inputs.end(), prologue.parameters.begin(), prologue.parameters.end());
+  }
+  OpCall dropout{"dropout", {{"rate", kRate}, {"site", kSite}}, {x, draws(900)}, {x.type}};
+  if (prologue.drops) {
+    fused.attributes[std::string(spec::kDropoutRate)] = kRate;
+    fused.attributes[std::string(spec::kDropoutSite)] = kSite;
+    fused.inputs.push_back(dropout.inputs[1]);
+  }
   const bool adds = ops::find_op(product.op)->can_accumulate;
   std::vector<Values> before;
   for (std::size_t o = 0; adds && o < product.outputs.size(); ++o)
@@ -199,13 +228,20 @@ int compare(const OpCall& product, const Norm& norm, int num_threads) {
   for (const kernels::Kernel* row : kernels::candidates(product.op)) {
     if (!is_under_test(row->name) || !supports(*row, product)) continue;
     if (is_reference(*row) && x.type.num_elements() > 2000) continue;  // slow
-    const std::string where = fmt::format("{} {} rows {} x {} threads {}", row->name, norm.word,
-                                          x.type.dim(0), x.type.dim(1), num_threads);
-    fused.inputs[product.inputs.size()] =
-        run(row_beside(row->name, "norm_statistics"), statistics, 1)[0];
-    EXPECT_TRUE(supports(*row, fused)) << where;
+    const std::string where =
+        fmt::format("{} {}{} rows {} x {} threads {}", row->name, prologue.norm,
+                    prologue.drops ? " dropout" : "", x.type.dim(0), x.type.dim(1), num_threads);
     OpCall apart = product;
-    apart.inputs[0] = run(row_beside(row->name, norm.op), of_norm, 1)[0];
+    if (has_norm) {
+      fused.inputs[product.inputs.size()] =
+          run(row_beside(row->name, "norm_statistics"), statistics, 1)[0];
+      apart.inputs[0] = run(row_beside(row->name, prologue.op), of_norm, 1)[0];
+    }
+    if (prologue.drops) {
+      dropout.inputs[0] = apart.inputs[0];
+      apart.inputs[0] = run(row_beside(row->name, "dropout"), dropout, 1)[0];
+    }
+    EXPECT_TRUE(supports(*row, fused)) << where;
     expect_equal(run(*row, fused, num_threads), run(*row, apart, num_threads), where);
     if (adds)
       expect_equal(run(*row, fused, num_threads, before), run(*row, apart, num_threads, before),
@@ -221,7 +257,7 @@ TEST(ProductNorm, HasTheBitsOfTheNormAndThenTheProduct) {
                              Sizes{530, 200, 24}, Sizes{5, 1100, 40}})
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
       for (const OpCall& product : products(sizes, dtype))
-        for (const Norm& norm : norms(sizes.in)) EXPECT_GT(compare(product, norm, 2), 0);
+        for (const Prologue& norm : norms(sizes.in)) EXPECT_GT(compare(product, norm, 2), 0);
 }
 
 // A row that is not finite, weights of the norm among them, and rows of zeroes.
@@ -236,7 +272,7 @@ TEST(ProductNorm, KeepsNaNsAndZeroes) {
       x[3 * 70 + 5] = std::numeric_limits<double>::quiet_NaN();
       x[9 * 70 + 69] = std::numeric_limits<double>::infinity();
       for (std::size_t k = 0; k < 70; ++k) x[20 * 70 + k] = 0;
-      for (Norm norm : norms(sizes.in)) {
+      for (Prologue norm : norms(sizes.in)) {
         norm.parameters[0].data[11] = std::numeric_limits<double>::quiet_NaN();
         EXPECT_GT(compare(product, norm, 1), 0);
       }
@@ -248,7 +284,7 @@ TEST(ProductNorm, IsQuantisedAsItWouldHaveBeenStored) {
   for (const Sizes& sizes : {Sizes{1, 1, 1}, Sizes{7, 13, 5}, Sizes{131, 67, 48},
                              Sizes{130, 200, 24}, Sizes{5, 300, 40}})
     for (const OpCall& product : int8_products(sizes))
-      for (const Norm& norm : norms(sizes.in)) EXPECT_GT(compare(product, norm, 2), 0);
+      for (const Prologue& norm : norms(sizes.in)) EXPECT_GT(compare(product, norm, 2), 0);
 }
 
 // A block with an element that is not finite has int8 values of 0 and a scale of NaN.
@@ -261,7 +297,7 @@ TEST(ProductNorm, OfRowsThatAreNotFiniteIsNaNInInt8) {
     x[3 * 70 + 5] = std::numeric_limits<double>::quiet_NaN();
     x[9 * 70 + 69] = std::numeric_limits<double>::infinity();
     for (std::size_t k = 0; k < 70; ++k) x[20 * 70 + k] = 0;
-    for (Norm norm : norms(70)) {
+    for (Prologue norm : norms(70)) {
       EXPECT_GT(compare(product, norm, 1), 0);
       norm.parameters[0].data[11] = std::numeric_limits<double>::quiet_NaN();
       EXPECT_GT(compare(product, norm, 1), 0);
@@ -271,14 +307,14 @@ TEST(ProductNorm, OfRowsThatAreNotFiniteIsNaNInInt8) {
 
 TEST(ProductNorm, DoesNotDependOnThreadsInInt8) {
   for (const OpCall& product : int8_products({210, 48, 66}))
-    for (const Norm& norm : norms(48))
+    for (const Prologue& norm : norms(48))
       for (const int threads : {1, 3}) EXPECT_GE(compare(product, norm, threads), 2);
 }
 
 TEST(ProductNorm, DoesNotDependOnThreads) {
   const Sizes sizes{210, 48, 66};
   for (const OpCall& product : products(sizes, DType::kBFloat16))
-    for (const Norm& norm : norms(sizes.in))
+    for (const Prologue& norm : norms(sizes.in))
       for (const int threads : {1, 3}) EXPECT_GE(compare(product, norm, threads), 2);
 }
 
@@ -286,9 +322,9 @@ TEST(ProductNorm, DoesNotDependOnThreads) {
 TEST(ProductNorm, FindsStatisticsOfAnotherRow) {
   const Sizes sizes{9, 40, 16};
   const OpCall product = products(sizes, DType::kFloat32)[0];
-  const Norm norm = norms(sizes.in)[0];
+  const Prologue norm = norms(sizes.in)[0];
   OpCall fused = product;
-  fused.attributes["norm"] = std::string(norm.word);
+  fused.attributes["norm"] = norm.norm;
   Values statistics = draw(tensor_type(DType::kFloat32, {sizes.rows, 1}), 9);
   fused.inputs.push_back(statistics);
   fused.inputs.push_back(norm.parameters[0]);
@@ -303,6 +339,102 @@ TEST(ProductNorm, FindsStatisticsOfAnotherRow) {
       EXPECT_EQ(got[0].data[i] == want[0].data[i], line != 4 && line != 5) << row->name << " " << i;
     }
   }
+}
+
+// Tails of blocks of 128 columns, several of them, tails of vectors, an odd depth. Results of 16
+// columns are those of adapters.
+TEST(ProductDropout, HasTheBitsOfDropoutAndThenTheProduct) {
+  for (const Sizes& sizes : {Sizes{1, 1, 1}, Sizes{7, 13, 5}, Sizes{33, 131, 16},
+                             Sizes{131, 300, 16}, Sizes{530, 200, 24}, Sizes{5, 1100, 40}})
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+      for (const OpCall& product : products(sizes, dtype)) {
+        if (!may_drop(product)) continue;
+        for (const Prologue& prologue : dropouts(sizes.in))
+          EXPECT_GT(compare(product, prologue, 2), 0);
+      }
+}
+
+TEST(ProductDropout, DoesNotDependOnThreads) {
+  const Sizes sizes{210, 390, 18};
+  Prologue dropout;
+  dropout.drops = true;
+  for (const OpCall& product : products(sizes, DType::kBFloat16)) {
+    if (!may_drop(product)) continue;
+    for (const int threads : {1, 3}) EXPECT_GE(compare(product, dropout, threads), 2);
+  }
+}
+
+// What is dropped is 0, whatever it was.
+TEST(ProductDropout, KeepsNaNsAsDropoutDoes) {
+  const Sizes sizes{40, 70, 33};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (OpCall product : products(sizes, dtype)) {
+      if (!may_drop(product) || product.outputs[0].layout != kRowMajor) continue;
+      std::vector<double>& x = product.inputs[0].data;
+      for (std::size_t k = 0; k < 4; ++k) x[3 * 70 + k] = std::numeric_limits<double>::quiet_NaN();
+      x[9 * 70 + 69] = std::numeric_limits<double>::infinity();
+      for (const Prologue& prologue : dropouts(sizes.in))
+        EXPECT_GT(compare(product, prologue, 1), 0);
+    }
+}
+
+// Faults that the comparison must find: draws of another place in the step, or of another site.
+TEST(ProductDropout, FindsOtherDraws) {
+  const Sizes sizes{9, 40, 16};
+  for (const OpCall& product : products(sizes, DType::kFloat32)) {
+    if (!may_drop(product)) continue;
+    OpCall fused = product, later = product, elsewhere = product;
+    for (OpCall* call : {&fused, &later, &elsewhere}) {
+      call->attributes[std::string(spec::kDropoutRate)] = kRate;
+      call->attributes[std::string(spec::kDropoutSite)] = call == &elsewhere ? "other" : kSite;
+      call->inputs.push_back(draws(call == &later ? 1 : 0));
+    }
+    for (const kernels::Kernel* row : kernels::candidates(product.op)) {
+      if (!is_under_test(row->name) || !supports(*row, fused)) continue;
+      const std::vector<Values> want = run(*row, fused, 2);
+      EXPECT_NE(run(*row, later, 2)[0].data, want[0].data) << row->name;
+      EXPECT_NE(run(*row, elsewhere, 2)[0].data, want[0].data) << row->name;
+    }
+  }
+}
+
+// An int8 product quantises its rows as they are.
+TEST(ProductDropout, IsRefusedByInt8Products) {
+  for (const OpCall& product : int8_products({8, 40, 16})) {
+    if (!may_drop(product)) continue;
+    OpCall fused = product;
+    fused.attributes[std::string(spec::kDropoutRate)] = kRate;
+    fused.attributes[std::string(spec::kDropoutSite)] = kSite;
+    fused.inputs.push_back(draws(0));
+    for (const kernels::Kernel* row : kernels::candidates(product.op)) {
+      if (is_reference(*row)) continue;
+      EXPECT_FALSE(supports(*row, fused)) << row->name;
+    }
+  }
+}
+
+TEST(ProductDropout, RefusesWhatIsNoDropout) {
+  const OpCall product = products({8, 40, 16}, DType::kFloat32)[0];
+  const auto error_of = [&](double rate, const Values& of_draws) {
+    OpCall fused = product;
+    fused.attributes[std::string(spec::kDropoutRate)] = rate;
+    fused.attributes[std::string(spec::kDropoutSite)] = kSite;
+    fused.inputs.push_back(of_draws);
+    std::vector<TensorType> types;
+    for (const Values& input : fused.inputs) types.push_back(input.type);
+    try {
+      ops::find_op(fused.op)->infer(types, fused.attributes);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error_of(kRate, draws(0)), "");
+  EXPECT_THAT(error_of(1, draws(0)), ::testing::HasSubstr("expected 'dropout_rate'"));
+  EXPECT_THAT(error_of(0, draws(0)), ::testing::HasSubstr("expected 'dropout_rate'"));
+  Values two = draws(0);
+  two.type.shape = {2};
+  EXPECT_THAT(error_of(kRate, two), ::testing::HasSubstr("draws"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of an operand as the norm of them (LineNorm), with the bits that the kernels of rms_norm
-// and layer_norm store. Compiled once an instruction set: see gemm_pack.h for what that forbids.
+// Lines of an operand as the norm of them (LineNorm), and with dropout (LineDropout): with the bits
+// that the kernels of rms_norm, layer_norm and dropout store. Compiled once an instruction set: see
+// gemm_pack.h for what that forbids.
 #pragma once
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -160,6 +161,25 @@ inline void normalise_line(To* to, const T* from, const LineNorm& norm, Int line
                              count);
   else
     normalise_elements<false>(to, from, statistics[0], 0.0f, weight, nullptr, count);
+}
+
+// Whether lines of x are copied otherwise than as they lie in memory.
+inline bool has_prologue(const Matrix& x) {
+  return x.norm.statistics != nullptr || x.dropout.draws != nullptr;
+}
+
+// Columns [column, column + count) of line `line` of x, f32 or bf16, which lie at `from`, with its
+// norm and dropout. x has one of them.
+template <class T>
+inline void put_prologue(T* to, const T* from, const Matrix& x, Int line, Int column, Int count) {
+  constexpr DType kDType = __is_same(T, float) ? DType::kFloat32 : DType::kBFloat16;
+  if (x.dropout.draws == nullptr) return normalise_line(to, from, x.norm, line, column, count);
+  if (x.norm.statistics != nullptr) {
+    normalise_line(to, from, x.norm, line, column, count);
+    from = to;
+  }
+  x.dropout.drop(*x.dropout.draws, x.dropout.first_row + line, column, count, kDType,
+                 reinterpret_cast<const std::byte*>(from), reinterpret_cast<std::byte*>(to));
 }
 
 }  // namespace
