@@ -30,8 +30,10 @@ constexpr std::array<SettingHelp, 31> kSettings{
      {"matrices", "optimizer: number of weights"},
      {"mib", "exchange: its size in MiB; 0 is 1, 16 and 64 in turn"},
      {"op",
-      "norm: the op, one of rms_norm, residual, rope, swiglu, dropout, gather, norm_linear and dropout_linear"},
-     {"out", "gemm, optimizer, quantize, sparse, norm (norm_linear, dropout_linear): rows of the weight"},
+      "norm: the op, one of rms_norm, residual, rope, swiglu, dropout, gather, norm_linear and "
+      "dropout_linear"},
+     {"out",
+      "gemm, optimizer, quantize, sparse, norm (norm_linear, dropout_linear): rows of the weight"},
      {"outliers",
       "gemm: share of the blocks of 128 of the activation that have an element 1000 times as "
       "large"},
