@@ -3,6 +3,7 @@
 // rows, gathered operands, bias, several products into one sum, panels, columns apart, squares.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -319,6 +320,67 @@ TEST(Int8Gemm, OfTokensOfGroupsInEveryForm) {
         EXPECT_EQ(static_cast<float>(got.squares), static_cast<float>(sum));
       }
   }
+}
+
+// Lines of which a share of the blocks is ruled by one element, drawn block by block.
+std::vector<float> scattered(Int lines, Int depth, double share, std::uint64_t stream) {
+  std::vector<float> x(at(lines * depth));
+  for (Int i = 0; i < lines * depth; ++i)
+    x[at(i)] =
+        to_float(to_bfloat16(random_uniform(9, stream, static_cast<std::uint64_t>(i)) - 0.5f));
+  for (Int i = 0; i < lines; ++i)
+    for (Int k = 0; k < depth; k += kInt8Block)
+      if (random_uniform(9, stream + 1, static_cast<std::uint64_t>(i * depth + k)) < share)
+        x[at(i * depth + k + (i + k / kInt8Block) % std::min(kInt8Block, depth - k))] = 300.0f;
+  return x;
+}
+
+// Few lines of a block fall back, many, or all: of either operand, in rows or in panels. Rows are
+// more than one group of those whose second values are summed together, and no multiple of it.
+TEST(Int8Gemm, OfBlocksThatFallBackHereAndThere) {
+  const device::DenormalsAreZero mode;
+  constexpr int kFallback = 64;
+  struct Sizes {
+    Int rows, columns, depth;
+  };
+  enum class Second { kOfRows, kOfLeftPanels, kOfRightPanels, kOfRightPanelsByRows };
+  for (const Sizes& n : {Sizes{1, 5, 250}, Sizes{93, 70, 361}, Sizes{180, 49, 2405}})
+    for (const double share : {0.004, 0.1, 0.3, 1.0})
+      for (const Second second : {Second::kOfRows, Second::kOfLeftPanels, Second::kOfRightPanels,
+                                  Second::kOfRightPanelsByRows}) {
+        const bool of_left = second == Second::kOfRows || second == Second::kOfLeftPanels;
+        const bool in_rows = second == Second::kOfRows || second == Second::kOfRightPanelsByRows;
+        const std::vector<float> x = scattered(n.rows, n.depth, of_left ? share : 0, 60),
+                                 w = scattered(n.columns, n.depth, of_left ? 0 : share, 62);
+        const Source left(x, n.rows, n.depth, kBf16, !in_rows),
+            right(w, n.columns, n.depth, kBf16, true);
+        const CodedLines a = ref::code_lines(x, n.rows, n.depth, of_left ? kFallback : kNoFallback),
+                         b = ref::code_lines(w, n.columns, n.depth,
+                                             of_left ? kNoFallback : kFallback);
+        const std::vector<bool>& falls_back = (of_left ? a : b).falls_back;
+        const auto count = std::count(falls_back.begin(), falls_back.end(), true);
+        if (n.rows > 1) {
+          EXPECT_EQ(count == std::ssize(falls_back), share == 1.0);
+          EXPECT_GE(count, share * static_cast<double>(falls_back.size()) / 2 - 4);
+        }
+        const std::vector<float> want = product_of(a, b);
+        for (const GemmEngine* engine : int8_engines())
+          for (const int threads : {1, 3}) {
+            const Result c(n.rows * n.columns, kF32);
+            const Gemm gemm{.rows = n.rows,
+                            .columns = n.columns,
+                            .depth = n.depth,
+                            .a = left.left(of_left ? kFallback : kNoFallback),
+                            .b = right.right(of_left ? kNoFallback : kFallback),
+                            .c = c.data(),
+                            .c_stride = n.columns};
+            run_in_workspace(*engine, gemm, {gemm}, threads);
+            for (Int i = 0; i < n.rows * n.columns; ++i)
+              ASSERT_TRUE(same(c[i], want[at(i)]))
+                  << name_of(*engine) << " " << n.rows << " rows, share " << share << ", form "
+                  << static_cast<int>(second) << ", element " << i;
+          }
+      }
 }
 
 // Two weights of one x: its int8 values take room once.

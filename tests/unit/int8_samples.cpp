@@ -172,6 +172,7 @@ void run_in_workspace(const GemmEngine& engine, const Gemm& whole, const std::ve
   constexpr Int kGuard = 4096;
   device::ThreadTeam team(num_threads);
   const auto count = static_cast<Int>(gemms.size());
+  EXPECT_EQ(engine.workspace_bytes(whole) % 64, 0);
   const Int booked = threads_bytes(engine, whole, num_threads) + shared_bytes(engine, whole, count);
   std::vector<std::byte> space(at(booked + kGuard + 64), std::byte{0xFF});
   auto* workspace =

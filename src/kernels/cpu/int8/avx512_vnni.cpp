@@ -3,6 +3,7 @@
 
 #if defined(__AVX512VNNI__)
 #include "kernels/cpu/int8/block.h"
+#include "kernels/cpu/int8/second_sums_vnni.h"
 #include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu {
@@ -73,174 +74,58 @@ struct Int8Vnni {
     for (; units > 0; --units) add_unit();
   }
 
-  // Likewise of one row. A few sums would wait for each other, so each is four, of every fourth
-  // unit.
-  template <int V>
-  static inline __attribute__((always_inline)) void sum_row(const Int8Tile& in,
-                                                            const std::int8_t* a,
-                                                            const std::int8_t* b,
-                                                            const std::int32_t* compensation,
-                                                            Int units, __m512i (&sums)[V]) {
-    constexpr Int kUnitBytes = kInt8Panel * kInt8Unit;
-    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80808080u));
-    __m512i parts[4][V];
-#pragma GCC unroll 3
-    for (int v = 0; v < V; ++v) {
-      parts[0][v] = _mm512_load_si512(compensation + v * in.compensation_panel);
-      parts[1][v] = parts[2][v] = parts[3][v] = _mm512_setzero_si512();
-    }
-    const auto add_unit = [&](int part) __attribute__((always_inline)) {
-      std::int32_t word;
-      __builtin_memcpy(&word, a, sizeof word);
-      const __m512i codes = _mm512_xor_si512(_mm512_set1_epi32(word), sign);
-#pragma GCC unroll 3
-      for (int v = 0; v < V; ++v)
-        parts[part][v] = dot(parts[part][v], codes, _mm512_load_si512(b + v * in.b_panel));
-      a += in.a_unit;
-      b += kUnitBytes;
-    };
-    for (; units >= 4; units -= 4) {
-      add_unit(0);
-      add_unit(1);
-      add_unit(2);
-      add_unit(3);
-    }
-    for (; units > 0; --units) add_unit(0);
-#pragma GCC unroll 3
-    for (int v = 0; v < V; ++v)
-      sums[v] = _mm512_add_epi32(_mm512_add_epi32(parts[0][v], parts[1][v]),
-                                 _mm512_add_epi32(parts[2][v], parts[3][v]));
-  }
+  using SecondSums = Int8SecondVnni<Int8Vnni>;
 
-  // What row i's second values in block k count.
-  template <int V>
-  static inline __attribute__((always_inline)) void add_second_row(const Int8Tile& in, Int k, int i,
-                                                                   __m512* chains) {
-    __m512i sums[V];
-    sum_row<V>(in, in.a_second + k * kBlockUnits * in.a_unit + i * in.a_row,
-               in.b + k * kInt8Block * kInt8Panel, in.compensation + k * kInt8Panel,
-               units_of_block(in.units, k), sums);
-    const __m512 scale =
-        _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
-#pragma GCC unroll 3
-    for (int v = 0; v < V; ++v) {
-      const __m512 both =
-          _mm512_mul_ps(_mm512_mul_ps(scale, b_scales(in, in.b_scales[v] + k * in.b_scale_block)),
-                        _mm512_set1_ps(kSecondScale));
-      chains[v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[v]), both, chains[v]);
-    }
-  }
-
-  // What the second values of panel v of B count in block k, of R rows by V panels. Each sum is
-  // two, of every other unit, as sum_row has four.
+  // Adds what second values of a block count. `right`: the scales of B.
   template <int R, int V>
-  static inline __attribute__((always_inline)) void add_second_panel(const Int8Tile& in, Int k,
-                                                                     int v, __m512* chains) {
-    const __m512i sign = _mm512_set1_epi32(in.a_is_unsigned ? 0 : static_cast<int>(0x80808080u));
-    const __m512i compensates = _mm512_set1_epi32(in.a_is_unsigned ? 0 : -1);
-    const std::int8_t *a = in.a + k * kBlockUnits * in.a_unit,
-                      *b = in.b_second + k * kInt8Block * kInt8Panel + v * in.b_panel;
-    __m512i parts[2][R];
-    const __m512i value = _mm512_and_si512(
-        compensates,
-        _mm512_load_si512(in.second_compensation + k * kInt8Panel + v * in.compensation_panel));
-#pragma GCC unroll 4
-    for (int i = 0; i < R; ++i) {
-      parts[0][i] = value;
-      parts[1][i] = _mm512_setzero_si512();
-    }
-    const auto add_unit = [&](int part) __attribute__((always_inline)) {
-      const __m512i right = _mm512_load_si512(b);
+  static inline __attribute__((always_inline)) void add_second(const Int8Tile& in,
+                                                               const Int8SecondBlock& second,
+                                                               const BFloat16* a_scales,
+                                                               const __m512 (&right)[V],
+                                                               __m512 (&chain)[R][V]) {
+    const auto rows = static_cast<unsigned>(second.rows >> in.second_row) & 15u;
+    const auto add = [&](int i, int v, __m512 left, __m512 sum) __attribute__((always_inline)) {
+      const __m512 both =
+          _mm512_mul_ps(_mm512_mul_ps(left, right[v]), _mm512_set1_ps(kSecondScale));
+      chain[i][v] = _mm512_mask_mov_ps(chain[i][v], static_cast<__mmask16>(second.columns[v]),
+                                       _mm512_fmadd_ps(sum, both, chain[i][v]));
+    };
+    if (second.num_quads == 0) {
+      const std::uint64_t before = (std::uint64_t{1} << in.second_row) - 1;
+      const float* sums = second.sums + __builtin_popcountll(second.rows & before) * kInt8Columns;
 #pragma GCC unroll 4
       for (int i = 0; i < R; ++i) {
-        std::int32_t word;
-        __builtin_memcpy(&word, a + i * in.a_row, sizeof word);
-        parts[part][i] =
-            dot(parts[part][i], _mm512_xor_si512(_mm512_set1_epi32(word), sign), right);
-      }
-      a += in.a_unit;
-      b += kInt8Panel * kInt8Unit;
-    };
-    Int units = units_of_block(in.units, k);
-    for (; units >= 2; units -= 2) {
-      add_unit(0);
-      add_unit(1);
-    }
-    if (units > 0) add_unit(0);
-    const __m512 right_scale = b_scales(in, in.b_scales[v] + k * in.b_scale_block);
-    const auto columns = static_cast<__mmask16>(falling_columns(in, k, 0, v));
-#pragma GCC unroll 4
-    for (int i = 0; i < R; ++i) {
-      const __m512 scale =
-          _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
-      const __m512 both =
-          _mm512_mul_ps(_mm512_mul_ps(scale, right_scale), _mm512_set1_ps(kSecondScale));
-      __m512& chain = chains[i * V + v];
-      const __m512i sum = _mm512_add_epi32(parts[0][i], parts[1][i]);
-      chain =
-          _mm512_mask_mov_ps(chain, columns, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), both, chain));
-    }
-  }
-
-  // Adds what the second values of block k count, where some fall back. `chains` is [R][V].
-  template <int R, int V>
-  static __attribute__((noinline)) void add_second(const Int8Tile& in, Int k, __m512* chains) {
-    const Int before_a = k * kBlockUnits * in.a_unit, before_b = k * kInt8Block * kInt8Panel;
-    const bool is_left = in.a_second != nullptr;
-    if (!is_left) {  // panels apart, unless all of them fall back
-      int count = 0;
-      for (int v = 0; v < V; ++v) count += in.b_falls_back[v * in.b_flag_panel + k] != 0 ? 1 : 0;
-      if (count < V || V == 1) {
-        for (int v = 0; v < V; ++v)
-          if (in.b_falls_back[v * in.b_flag_panel + k] != 0)
-            add_second_panel<R, V>(in, k, v, chains);
-        return;
-      }
-    } else {  // rows apart, unless most of them fall back
-      int count = 0;
-      for (int i = 0; i < R; ++i) count += row_falls_back(in, k, i) ? 1 : 0;
-      if (2 * count <= R || R == 1) {
-        for (int i = 0; i < R; ++i)
-          if (row_falls_back(in, k, i)) add_second_row<V>(in, k, i, chains + i * V);
-        return;
-      }
-    }
-    __m512i sums[R][V];
-    sum_block<R, V>(in, (is_left ? in.a_second : in.a) + before_a,
-                    (is_left ? in.b : in.b_second) + before_b,
-                    (is_left ? in.compensation : in.second_compensation) + k * kInt8Panel,
-                    units_of_block(in.units, k), sums);
-    for (int i = 0; i < R; ++i) {
-      const __m512 scale =
-          _mm512_set1_ps(widen(in.a_scales[i * in.a_scale_row + k * in.a_scale_block].bits));
-      for (int v = 0; v < V; ++v) {
-        const __m512 both =
-            _mm512_mul_ps(_mm512_mul_ps(scale, b_scales(in, in.b_scales[v] + k * in.b_scale_block)),
-                          _mm512_set1_ps(kSecondScale));
-        __m512& chain = chains[i * V + v];
-        chain = _mm512_mask_mov_ps(chain, static_cast<__mmask16>(falling_columns(in, k, i, v)),
-                                   _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i][v]), both, chain));
-      }
-    }
-  }
-
-  // Whether something of block k falls back.
-  template <int R, int V>
-  static inline __attribute__((always_inline)) bool falls_back(const Int8Tile& in, Int k) {
-    unsigned any = 0;
-    if (in.a_second != nullptr) {
-#pragma GCC unroll 4
-      for (int i = 0; i < R; ++i)
-        any |= in.a_falls_back[i * in.a_flag_row + k] >> (in.a_lane + i * in.a_lane_row) & 1u;
-    } else {
+        if ((rows >> i & 1u) == 0) continue;
+        const __m512 left = _mm512_set1_ps(widen(a_scales[i * in.a_scale_row].bits));
 #pragma GCC unroll 3
-      for (int v = 0; v < V; ++v) any |= in.b_falls_back[v * in.b_flag_panel + k];
+        for (int v = 0; v < V; ++v) add(i, v, left, _mm512_loadu_ps(sums + v * kInt8Panel));
+        sums += kInt8Columns;
+      }
+      return;
     }
-    return any != 0;
+    // The panel of A among those that sums were made of: its lanes begin with any multiple of 4.
+    const float* sums = second.sums + ((in.second_row - in.a_lane + 15) / 16) * 64 + in.a_lane;
+    __m512i places[V];
+#pragma GCC unroll 3
+    for (int v = 0; v < V; ++v) places[v] = _mm512_load_si512(second.places[v]);
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i, sums += 16) {
+      __m512 columns = _mm512_broadcast_f32x4(_mm_load_ps(sums));
+      const auto take = [&](Int quad, __mmask16 lanes) __attribute__((always_inline)) {
+        columns = _mm512_mask_broadcast_f32x4(columns, lanes,
+                                              _mm_load_ps(sums + quad * second.quad_stride));
+      };
+      if (second.num_quads > 1) take(1, 0x00F0);
+      if (second.num_quads > 2) take(2, 0x0F00);
+      if (second.num_quads > 3) take(3, 0xF000);
+      const __m512 left = _mm512_set1_ps(widen(a_scales[i * in.a_scale_row].bits));
+#pragma GCC unroll 3
+      for (int v = 0; v < V; ++v) add(i, v, left, _mm512_permutexvar_ps(places[v], columns));
+    }
   }
 
-  // R rows by V panels. Second values are rare: what adds them is apart, so that this stays short.
-  template <int R, int V>
+  // R rows by V panels.
+  template <int R, int V, bool kAddsSecond>
   static __attribute__((noinline)) void run(const Int8Tile& in) {
     __m512 chain[R][V];
 #pragma GCC unroll 4
@@ -250,7 +135,6 @@ struct Int8Vnni {
         chain[i][v] = in.from != nullptr
                           ? _mm512_loadu_ps(in.from + i * in.from_stride + v * in.from_panel_stride)
                           : _mm512_setzero_ps();
-    const bool has_second = in.a_second != nullptr || in.b_second != nullptr;
     const std::int8_t *a = in.a, *b = in.b, *ahead = in.ahead;
     const std::int32_t* compensation = in.compensation;
     const BFloat16* a_scales = in.a_scales;
@@ -270,18 +154,15 @@ struct Int8Vnni {
           chain[i][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i][v]),
                                         _mm512_mul_ps(left_scale, right[v]), chain[i][v]);
       }
-      if (has_second && falls_back<R, V>(in, k)) [[unlikely]] {
-        __m512 chains[R * V];
-#pragma GCC unroll 12
-        for (int n = 0; n < R * V; ++n) chains[n] = chain[n / V][n % V];
-        add_second<R, V>(in, k, chains);
-#pragma GCC unroll 12
-        for (int n = 0; n < R * V; ++n) chain[n / V][n % V] = chains[n];
-      }
+      if constexpr (kAddsSecond)
+        if ((in.second[k].rows >> in.second_row & 15) != 0) [[unlikely]]
+          add_second<R, V>(in, in.second[k], a_scales, right, chain);
       a += kBlockUnits * in.a_unit;
       b += kInt8Block * kInt8Panel;
       compensation += kInt8Panel;
       a_scales += in.a_scale_block;
+      // There are more strides than registers. They are read again, not kept in those of vectors.
+      asm volatile("" ::: "memory");
     }
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i)
@@ -298,12 +179,14 @@ struct Int8Vnni {
       }
   }
 
-  static TileFunction tile(int rows, int panels) {
-    static constexpr TileFunction kTiles[4][3] = {{&run<1, 1>, &run<1, 2>, &run<1, 3>},
-                                                  {&run<2, 1>, &run<2, 2>, &run<2, 3>},
-                                                  {&run<3, 1>, &run<3, 2>, &run<3, 3>},
-                                                  {&run<4, 1>, &run<4, 2>, &run<4, 3>}};
-    return kTiles[rows - 1][panels - 1];
+  template <bool kAddsSecond>
+  static constexpr TileFunction kTiles[4][3] = {
+      {&run<1, 1, kAddsSecond>, &run<1, 2, kAddsSecond>, &run<1, 3, kAddsSecond>},
+      {&run<2, 1, kAddsSecond>, &run<2, 2, kAddsSecond>, &run<2, 3, kAddsSecond>},
+      {&run<3, 1, kAddsSecond>, &run<3, 2, kAddsSecond>, &run<3, 3, kAddsSecond>},
+      {&run<4, 1, kAddsSecond>, &run<4, 2, kAddsSecond>, &run<4, 3, kAddsSecond>}};
+  static TileFunction tile(int rows, int panels, bool adds_second) {
+    return (adds_second ? kTiles<true> : kTiles<false>)[rows - 1][panels - 1];
   }
   static void narrow(std::uint16_t* to, const float* from) { narrow_words(to, from); }
   static void stream(float* to, const float* from) { stream_words(to, from); }

@@ -9,6 +9,7 @@
 #pragma once
 #include "kernels/cpu/gemm_pack.h"
 #include "kernels/cpu/int8/coding.h"
+#include "kernels/cpu/int8/second_sums.h"
 #include "kernels/cpu/square_sums.h"
 
 namespace anabatic::kernels::cpu {
@@ -26,11 +27,13 @@ struct Int8Tile {
   const std::int8_t* a;
   bool a_is_unsigned;
   Int a_row, a_unit;  // from row to row, and from unit to unit
+  Int a_panel;        // from panel to panel, where rows lie in panels
   const BFloat16* a_scales;
   Int a_scale_row, a_scale_block;
   const std::int8_t* a_second;        // as a, or null
   const std::uint16_t* a_falls_back;  // a row's flag is bit a_lane + row · a_lane_row
   Int a_flag_row, a_lane, a_lane_row;
+  Int a_flag_panel;  // from panel to panel
   const std::int8_t* b;
   Int b_panel;  // from panel to panel
   // Sixteen scales a panel and block, or one for all its columns.
@@ -49,6 +52,10 @@ struct Int8Tile {
   bool rounds;                         // for an Isa that does
   Int from_stride, from_panel_stride;  // of from
   bool streams;
+  // Null, or sums of second values by block, for an Isa that makes them ahead, and the place of the
+  // tile's first row among their rows.
+  const Int8SecondBlock* second;
+  Int second_row;
   // Lines of the next strip that are fetched with each block, and their number.
   const std::int8_t* ahead;
   Int ahead_lines;
@@ -70,13 +77,16 @@ inline unsigned falling_columns(const Int8Tile& in, Int k, Int i, Int v) {
 }
 
 // Isa: kRows and kPanels of its tiles; kRounds: whether they can round to bf16; tile(rows, panels):
-// a tile's function; narrow, stream, end_stream.
+// a tile's function; narrow, stream, end_stream. Where it has SecondSums, these make the sums of
+// second values before the tiles.
 template <class Isa>
 struct Int8Compute {
   // Most rows of a block, where they lie in rows and in panels, and its most columns.
   static constexpr Int kMostRows = 256, kMostPanelRows = 64, kMostColumns = 528;
   // The panels of a strip and a block of the depth stay in the first or second cache.
   static constexpr Int kDepth = 2048;
+  static constexpr bool kSumsAhead = requires { typename Isa::SecondSums; };
+  static_assert(kDepth == kInt8SecondBlocks * kInt8Block);
 
   static bool accepts(DType a, DType) { return a == DType::kFloat32 || a == DType::kBFloat16; }
 
@@ -90,10 +100,17 @@ struct Int8Compute {
   // A chain goes on, whichever call it began in.
   static Int sum_terms(const Gemm&) { return kInt8Block; }
 
-  // Sums between blocks of the depth.
+  // Sums between parts of the depth, those of second values, and rows that have these.
   static Int workspace_bytes(const Gemm& gemm) {
-    return round_up(smaller(blocking(gemm).rows, larger(gemm.rows, Int{1})), kInt8Rows) *
-           kInt8Columns * static_cast<Int>(sizeof(float));
+    const Int rows = partial_rows(gemm);
+    Int bytes = rows * kRowBytes;
+    if constexpr (kSumsAhead) {
+      // A caller that bounds several products has the largest depth.
+      const Int parts = (1 + gemm.num_further) * num_parts(most_depth(gemm));
+      bytes += second_bytes(rows, most_depth(gemm)) +
+               parts * num_groups(rows) * Int{sizeof(Int8SecondRows)};
+    }
+    return bytes;
   }
 
   // A block of the depth of one of the products.
@@ -102,15 +119,22 @@ struct Int8Compute {
     const Block& block;
     float* partial;  // [rows of the block][kInt8Columns]
     bool first, last;
+    float* second;               // for the sums of second values
+    Int8SecondRows* falls_back;  // of A, of each group of rows
   };
 
   static void compute(const Gemm& gemm, const Block& block, std::byte* workspace) {
     auto* partial = reinterpret_cast<float*>(workspace);
+    const Int rows = partial_rows(gemm);
+    auto* second = reinterpret_cast<float*>(workspace + rows * kRowBytes);
+    auto* falls_back = reinterpret_cast<Int8SecondRows*>(workspace + rows * kRowBytes +
+                                                         second_bytes(rows, most_depth(gemm)));
     // B's lanes beyond its last column are zero, and so become those of C's panels.
     const Int column_end =
         gemm.c_in_panels ? round_up(block.column_end, kInt8Panel) : block.column_end;
     for (Int j = block.column_begin; j < column_end; j += kInt8Columns) {
       const Int columns = smaller(kInt8Columns, column_end - j);
+      Int part = 0;
       for (Int p = 0; p <= gemm.num_further; ++p) {
         const Int depth = p == 0 ? gemm.depth : gemm.further[p - 1].depth;
         Int k = 0;
@@ -119,7 +143,9 @@ struct Int8Compute {
                           .block = block,
                           .partial = partial,
                           .first = p == 0 && k == 0,
-                          .last = p == gemm.num_further && k + kDepth >= depth};
+                          .last = p == gemm.num_further && k + kDepth >= depth,
+                          .second = second,
+                          .falls_back = falls_back + part++ * num_groups(rows)};
           add_strip(step, p, k, j, columns);
           k += kDepth;
         } while (k < depth);
@@ -129,6 +155,22 @@ struct Int8Compute {
   }
 
  private:
+  static constexpr Int kRowBytes = kInt8Columns * Int{sizeof(float)};
+
+  static Int partial_rows(const Gemm& gemm) {
+    return round_up(smaller(blocking(gemm).rows, larger(gemm.rows, Int{1})), kInt8Rows);
+  }
+  static Int most_depth(const Gemm& gemm) {
+    Int depth = gemm.depth;
+    for (Int p = 0; p < gemm.num_further; ++p) depth = larger(depth, gemm.further[p].depth);
+    return depth;
+  }
+  static Int num_parts(Int depth) { return larger(ceil_div(depth, kDepth), Int{1}); }
+  static Int num_groups(Int rows) { return ceil_div(rows, kInt8SecondRows); }
+  static Int second_bytes(Int rows, Int depth) {
+    return smaller(rows, kInt8SecondRows) * int8_blocks(smaller(depth, kDepth)) * kRowBytes;
+  }
+
   // Columns [j, j + columns) of product p, of the block of the depth that begins at k0.
   static void add_strip(const Step& step, Int p, Int k0, Int j, Int columns) {
     const Gemm& gemm = step.gemm;
@@ -151,9 +193,18 @@ struct Int8Compute {
     tile.ahead_lines = ceil_div(lines, larger(tiles * blocks, Int{1}));
     const std::int8_t* ahead = tile.b + kInt8Panels * tile.b_panel;
     alignas(64) float sums[kInt8Rows * kInt8Columns];
+    [[maybe_unused]] Int8SecondBlock second[kSumsAhead ? kInt8SecondBlocks : 1];
+    const bool sums_ahead = kSumsAhead && blocks > 0 &&
+                            (operands.a->second_codes != nullptr || tile.b_second != nullptr);
+    tile.second = nullptr;
     for (Int i = block.row_begin; i < block.row_end; i += kInt8Rows) {
       const Int rows = smaller(kInt8Rows, block.row_end - i);
       set_rows(*operands.a, depth, k0, i, tile);
+      if constexpr (kSumsAhead)
+        if (sums_ahead) {
+          tile.second_row = (i - block.row_begin) % kInt8SecondRows;
+          if (tile.second_row == 0) sum_ahead(step, i, j, panels, tile, second);
+        }
       tile.ahead = ahead;
       ahead += tile.ahead_lines * blocks * 64;
       if (step.last && !gemm.streams && i + kInt8Rows < block.row_end)
@@ -167,6 +218,17 @@ struct Int8Compute {
             sum_squares(tile, rows, smaller(columns, gemm.columns - j));
       if (tile.to == sums) finish(step.gemm, i, j, rows, columns, sums);
     }
+  }
+
+  // Sums of second values for the rows from i on, where the tile is, of the strip at column j.
+  static __attribute__((noinline)) void sum_ahead(const Step& step, Int i, Int j, Int panels,
+                                                  Int8Tile& tile, Int8SecondBlock* second) {
+    const Block& block = step.block;
+    const Int rows = smaller(kInt8SecondRows, block.row_end - i);
+    Int8SecondRows& falls_back = step.falls_back[(i - block.row_begin) / kInt8SecondRows];
+    if (j == block.column_begin) Isa::SecondSums::find_rows(tile, rows, falls_back);
+    const bool any = Isa::SecondSums::sum(tile, falls_back, rows, panels, step.second, second);
+    tile.second = any ? second : nullptr;
   }
 
   static void set_weights(const Matrix& b, Int depth, Int k0, Int j, Int8Tile& tile) {
@@ -214,6 +276,7 @@ struct Int8Compute {
       const Int panel = i / kInt8Panel, lane = i % kInt8Panel;
       before = panel * units * kInt8Panel * kInt8Unit + k0 * kInt8Panel + lane * kInt8Unit;
       tile.a_row = kInt8Unit;
+      tile.a_panel = units * kInt8Panel * kInt8Unit;
       tile.a_unit = kInt8Panel * kInt8Unit;
       tile.a_scales = a.scales + (panel * blocks + block) * kInt8Panel + lane;
       tile.a_scale_row = 1;
@@ -221,10 +284,12 @@ struct Int8Compute {
       tile.a_flag_row = 0;
       tile.a_lane = lane;
       tile.a_lane_row = 1;
+      tile.a_flag_panel = blocks;
       if (a.second_codes != nullptr) tile.a_falls_back = a.falls_back + panel * blocks + block;
     } else {
       before = i * a.line_stride + k0;
       tile.a_row = a.line_stride;
+      tile.a_panel = 0;
       tile.a_unit = kInt8Unit;
       tile.a_scales = a.scales + i * a.scale_stride + block;
       tile.a_scale_row = a.scale_stride;
@@ -315,33 +380,35 @@ struct Int8Compute {
   }
 
   static void run_tile(const Int8Tile& whole, Int rows, Int panels) {
-    if constexpr (Isa::kRows == kInt8Rows && Isa::kPanels == kInt8Panels) {
-      Isa::tile(static_cast<int>(rows), static_cast<int>(panels))(whole);
+    if constexpr (kSumsAhead) {
+      static_assert(Isa::kRows == kInt8Rows && Isa::kPanels == kInt8Panels);
+      Isa::tile(static_cast<int>(rows), static_cast<int>(panels), whole.second != nullptr)(whole);
       return;
+    } else {
+      for (Int v = 0; v < panels; v += Isa::kPanels)
+        for (Int i = 0; i < rows; i += Isa::kRows) {
+          Int8Tile tile = whole;
+          tile.a += i * tile.a_row;
+          tile.a_scales += i * tile.a_scale_row;
+          tile.a_lane += i * tile.a_lane_row;
+          if (tile.a_second != nullptr) {
+            tile.a_second += i * tile.a_row;
+            tile.a_falls_back += i * tile.a_flag_row;
+          }
+          tile.b += v * tile.b_panel;
+          for (Int n = 0; n < Isa::kPanels; ++n) tile.b_scales[n] = whole.b_scales[v + n];
+          tile.compensation += v * tile.compensation_panel;
+          if (tile.b_second != nullptr) {
+            tile.b_second += v * tile.b_panel;
+            tile.second_compensation += v * tile.compensation_panel;
+            tile.b_falls_back += v * tile.b_flag_panel;
+          }
+          if (tile.from != nullptr) tile.from += i * tile.from_stride + v * tile.from_panel_stride;
+          tile.to += i * tile.stride + v * tile.panel_stride;
+          Isa::tile(static_cast<int>(smaller(Int{Isa::kRows}, rows - i)),
+                    static_cast<int>(smaller(Int{Isa::kPanels}, panels - v)))(tile);
+        }
     }
-    for (Int v = 0; v < panels; v += Isa::kPanels)
-      for (Int i = 0; i < rows; i += Isa::kRows) {
-        Int8Tile tile = whole;
-        tile.a += i * tile.a_row;
-        tile.a_scales += i * tile.a_scale_row;
-        tile.a_lane += i * tile.a_lane_row;
-        if (tile.a_second != nullptr) {
-          tile.a_second += i * tile.a_row;
-          tile.a_falls_back += i * tile.a_flag_row;
-        }
-        tile.b += v * tile.b_panel;
-        for (Int n = 0; n < Isa::kPanels; ++n) tile.b_scales[n] = whole.b_scales[v + n];
-        tile.compensation += v * tile.compensation_panel;
-        if (tile.b_second != nullptr) {
-          tile.b_second += v * tile.b_panel;
-          tile.second_compensation += v * tile.compensation_panel;
-          tile.b_falls_back += v * tile.b_flag_panel;
-        }
-        if (tile.from != nullptr) tile.from += i * tile.from_stride + v * tile.from_panel_stride;
-        tile.to += i * tile.stride + v * tile.panel_stride;
-        Isa::tile(static_cast<int>(smaller(Int{Isa::kRows}, rows - i)),
-                  static_cast<int>(smaller(Int{Isa::kPanels}, panels - v)))(tile);
-      }
   }
 
   static double sum_squares(const Int8Tile& tile, Int rows, Int columns) {
