@@ -111,11 +111,25 @@ struct Gradient {
   std::int64_t num_tasks() const {
     return static_cast<std::int64_t>(key_blocks.size()) * (end_kv_head - first_kv_head);
   }
+  // Twice as many kv heads as threads go together through all blocks of keys. What they read again,
+  // and dq's sums, stay in the last-level cache. With fewer of them, a thread that the system holds
+  // up would keep others waiting for its turns.
+  struct Place {
+    std::int64_t first_head, num_heads, task;  // of the heads that go together; its place there
+  };
+  Place place_of(std::int64_t task) const {
+    const auto blocks = static_cast<std::int64_t>(key_blocks.size());
+    const std::int64_t heads = 2 * args.launch.team->num_threads(),
+                       first = task / (blocks * heads) * heads;
+    return {first, std::min(heads, end_kv_head - first_kv_head - first), task - first * blocks};
+  }
   std::int64_t kv_head_of(std::int64_t task) const {
-    return first_kv_head + task % (end_kv_head - first_kv_head);
+    const Place place = place_of(task);
+    return first_kv_head + place.first_head + place.task % place.num_heads;
   }
   std::int64_t key_block_of(std::int64_t task) const {
-    return task / (end_kv_head - first_kv_head);
+    const Place place = place_of(task);
+    return place.task / place.num_heads;
   }
 
   // What a task starts with.
