@@ -66,11 +66,10 @@ struct TileRuns {
 };
 
 // The rows of a step of the backward that see a key of its block, as runs of register tiles; all
-// of them without lists. Where dq is whole, rows that see none have one too, of 0.
+// of them without lists.
 struct SeenRows {
   DepthRun runs[kMostRuns];
   int num_runs = 0;
-  bool is_dq_whole = true;
 };
 
 struct AttentionBuffers {
@@ -138,7 +137,8 @@ struct AttentionGradientPairBuffers {
   Word *key_panels, *keys_across, *values_across;             // of the block of keys
   Word *query_rows, *query_panels, *dout_rows, *dout_panels;  // of the block of rows
   Word *weights_across, *gradients_across, *gradient_rows;    // p and ds
-  float *minus_lse, *minus_delta, *dq, *dk, *dv;
+  float *minus_lse, *minus_delta, *dk, *dv;
+  float* dq;  // of a register tile of rows
   std::int32_t *begins, *ends;
   TileRange* tiles;
   MaskBuffers masks;

@@ -167,7 +167,7 @@ struct Gradient {
         GradientStep step(shape, b, rows.count, keys.count);
         const Turn of_step{next_key_block(rows, head, 0) == index, static_cast<std::int32_t>(index),
                            next_key_block(rows, head, index + 1)};
-        run_step<T>(step, keys, rows, head, of_step,
+        run_step<T>(step, keys, rows, head,
                     ahead_of >= 0 ? &row_blocks[static_cast<std::size_t>(ahead_of)] : nullptr);
         add_to_dq<T>(step, rows, head, of_step, space.turns[turn]);
         i = ahead_of;
@@ -192,7 +192,7 @@ struct Gradient {
   // `ahead`: the rows that come next; null: none.
   template <class T>
   void run_step(GradientStep& step, const KeyBlock& keys, const RowBlock& rows, std::int64_t head,
-                const Turn& turn, const RowBlock* ahead) const {
+                const RowBlock* ahead) const {
     const Buffers& b = step.b;
     find_ranges([&](std::int64_t t) { return ranges.of(t); }, rows, keys.first, keys.count,
                 b.begins, b.ends, b.tiles);
@@ -205,7 +205,6 @@ struct Gradient {
       of_rows.find(b.masks, step.num_rows / kRows, kRows, ~std::uint32_t{0});
       std::copy_n(of_rows.runs, of_rows.count, step.seen.runs);
       step.seen.num_runs = of_rows.count;
-      step.seen.is_dq_whole = turn.is_first || turn.next == kNone;
     }
     step.pack_rows(queries<T>(head), douts<T>(head), rows);
     if (ahead != nullptr) {
@@ -237,11 +236,12 @@ struct Gradient {
     const bool is_last = of_step.next == kNone;
     const std::atomic_ref<std::int32_t> taken(turn);
     while (taken.load(std::memory_order_acquire) != of_step.key_block) std::this_thread::yield();
-    step.add_dq(rows.count, of_step.is_first, is_last,
-                space.dq + space_row(head, rows.first) * shape.padded_key_width());
+    float* sums = space.dq + space_row(head, rows.first) * shape.padded_key_width();
+    step.add_dq(rows.count, of_step.is_first, sums);
     if (is_last) {
       const HeadRows<T> dq(args.outputs[0], head, shape.key_width);
-      for (std::int64_t i = 0; i < rows.count; ++i) step.write_dq(i, dq, rows.first + i);
+      for (std::int64_t i = 0; i < rows.count; ++i)
+        step.write_dq(sums, rows.count, i, dq, rows.first + i);
     }
     taken.store(of_step.next, std::memory_order_release);
   }

@@ -73,21 +73,10 @@ struct GradientStep {
       pack_row_pairs(dout, first, count, kGradientRows, b.dout_panels, at);
     }
   }
-  // Adds dq of `count` rows to `sums`; the first step only writes there, the last one keeps the
-  // result.
-  void add_dq(std::int64_t count, bool is_first, bool is_last, float* sums) const {
-    const auto add = [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first * key_columns; i < last * key_columns; i += kLanes) {
-        const Floats sum = is_first ? load(b.dq + i) : load(sums + i) + load(b.dq + i);
-        store(is_last ? b.dq + i : sums + i, sum);
-      }
-    };
-    if (seen.is_dq_whole) return add(0, count);
-    for (int r = 0; r < seen.num_runs; ++r)
-      add(seen.runs[r].begin, std::min<std::int64_t>(seen.runs[r].end, count));
-  }
-  void write_dq(std::int64_t row, const HeadRows<BFloat16>& dq, std::int64_t t) const {
-    write_sums(b.dq + row * key_columns, shape.scale * shape.kept_scale, dq, t);
+  // Sums of dq become dq of row t.
+  void write_dq(const float* sums, std::int64_t, std::int64_t row, const HeadRows<BFloat16>& dq,
+                std::int64_t t) const {
+    write_sums(sums + row * key_columns, shape.scale * shape.kept_scale, dq, t);
   }
 
   // Computes p and ds of a register tile of rows and 16 · kCount keys. They are 0 where a row does
@@ -238,36 +227,62 @@ struct GradientStep {
     }
   }
 
-  // dq := ds · keys.
-  void multiply_keys() const {
+  // Adds dq = ds · keys of `count` rows to `sums`; the first step only writes there. Products add
+  // where the sums lie. That of a register tile with fewer rows goes by way of b.dq, for what
+  // follows in `sums` is of another block.
+  void add_dq(std::int64_t count, bool is_first, float* sums) const {
     DepthRun runs[kMostRuns];
-    for (std::int64_t j = 0; j < shape.key_width; j += kPairScores)
+    for (std::int64_t j = 0; j < shape.key_width; j += kPairScores) {
+      const std::int64_t width = std::min(key_columns - j, kPairScores);
       for (std::int64_t row = 0; row < num_rows; row += kRows) {
-        const TileRange& tile = b.tiles[row / kRows];
-        const std::int64_t begin = tile.begin / 2, end = ceil_div(tile.end, 2);
-        runs[0] = {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)};
-        const int num_runs = b.masks.are_there() ? to_runs(b.masks.tiles[row / kRows].any,
-                                                           kPairScores / 2, begin, end, runs)
-                                                 : (begin < end ? 1 : 0);
-        float* dq = b.dq + row * key_columns;
-        if (num_runs == 0 && !seen.is_dq_whole) continue;
+        const int num_runs = key_runs(row, runs);
+        const std::int64_t rows = std::min<std::int64_t>(kRows, count - row);
+        float* to = sums + row * key_columns + j;
         if (num_runs == 0) {
-          std::fill(dq, dq + kRows * key_columns, 0.0f);
+          for (std::int64_t i = 0; is_first && i < rows; ++i)
+            std::fill_n(to + i * key_columns, width, 0.0f);
           continue;
         }
-        with_panels(shape.key_width - j, [&]<int kCount>() {
-          multiply<kCount, kPairGradientStride, 1, false>(
-              b.gradient_rows + row * kPairGradientStride, b.key_panels + j * kGradientKeys / 2,
-              kGradientKeys / 2 * kPairPanel, runs, num_runs, dq + j, key_columns);
-        });
+        for (std::int64_t i = kRows; i < std::min<std::int64_t>(2 * kRows, count - row); ++i)
+          for (std::int64_t c = 0; c < width; c += kLanes)
+            __builtin_prefetch(to + i * key_columns + c, 1);
+        if (rows == kRows && !is_first) {
+          multiply_keys<true>(row, j, runs, num_runs, to);
+        } else if (rows == kRows) {
+          multiply_keys<false>(row, j, runs, num_runs, to);
+        } else {
+          multiply_keys<false>(row, j, runs, num_runs, b.dq);
+          for (std::int64_t i = 0; i < rows * key_columns; i += key_columns)
+            for (std::int64_t c = i; c < i + width; c += kLanes)
+              store(to + c, is_first ? load(b.dq + c) : load(to + c) + load(b.dq + c));
+        }
       }
+    }
+  }
+  // to := ds · keys, or +=, of a register tile of rows, from a column of keys on.
+  template <bool kAdd>
+  void multiply_keys(std::int64_t row, std::int64_t column, const DepthRun* runs, int num_runs,
+                     float* to) const {
+    with_panels(shape.key_width - column, [&]<int kCount>() {
+      multiply<kCount, kPairGradientStride, 1, kAdd>(
+          b.gradient_rows + row * kPairGradientStride, b.key_panels + column * kGradientKeys / 2,
+          kGradientKeys / 2 * kPairPanel, runs, num_runs, to, key_columns);
+    });
+  }
+  // The keys that a register tile of rows sees, as runs of words.
+  int key_runs(std::int64_t row, DepthRun* runs) const {
+    const TileRange& tile = b.tiles[row / kRows];
+    const std::int64_t begin = tile.begin / 2, end = ceil_div(tile.end, 2);
+    if (b.masks.are_there())
+      return to_runs(b.masks.tiles[row / kRows].any, kPairScores / 2, begin, end, runs);
+    runs[0] = {static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end)};
+    return begin < end ? 1 : 0;
   }
 
   void run() const {
     weigh_all();
     add_over_rows(b.weights_across, b.dout_panels, shape.value_width, b.dv);
     add_over_rows(b.gradients_across, b.query_panels, shape.key_width, b.dk);
-    multiply_keys();
   }
 };
 

@@ -65,25 +65,25 @@ struct GradientStep {
       pack(dout, first, count, 1.0f, kGradientRows, b.douts, at);
     }
   }
-  // Adds dq of `count` rows to `sums`; the first step only writes there, the last one keeps the
-  // result.
-  void add_dq(std::int64_t count, bool is_first, bool is_last, float* sums) const {
+  // Adds dq of `count` rows to `sums`; the first step only writes there.
+  void add_dq(std::int64_t count, bool is_first, float* sums) const {
     const auto add = [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t j = 0; j < key_width; j += kPanel) {
-        float *added = b.dq + j * kGradientRows, *to = sums + j * count;
-        for (std::int64_t i = first * kPanel; i < last * kPanel; i += kLanes) {
-          const Floats sum = is_first ? load(added + i) : load(to + i) + load(added + i);
-          store(is_last ? added + i : to + i, sum);
-        }
+        const float* added = b.dq + j * kGradientRows;
+        float* to = sums + j * count;
+        for (std::int64_t i = first * kPanel; i < last * kPanel; i += kLanes)
+          store(to + i, is_first ? load(added + i) : load(to + i) + load(added + i));
       }
     };
-    if (seen.is_dq_whole) return add(0, count);
+    if (is_first) return add(0, count);
     for (int r = 0; r < seen.num_runs; ++r)
       add(seen.runs[r].begin, std::min<std::int64_t>(seen.runs[r].end, count));
   }
+  // Sums of dq, of `count` rows, become dq of row t.
   template <class T>
-  void write_dq(std::int64_t row, const HeadRows<T>& dq, std::int64_t t) const {
-    unpack_row(b.dq, kGradientRows, row, scale * kept_scale, dq, t);
+  void write_dq(const float* sums, std::int64_t count, std::int64_t row, const HeadRows<T>& dq,
+                std::int64_t t) const {
+    unpack_row(sums, count, row, scale * kept_scale, dq, t);
   }
 
   // For a register tile of rows and a panel of keys: writes p to weights and ds to gradients. They
