@@ -194,8 +194,14 @@ struct Gradient {
   void run_step(GradientStep& step, const KeyBlock& keys, const RowBlock& rows, std::int64_t head,
                 const RowBlock* ahead) const {
     const Buffers& b = step.b;
-    find_ranges([&](std::int64_t t) { return ranges.of(t); }, rows, keys.first, keys.count,
-                b.begins, b.ends, b.tiles);
+    if (rows.last_begin <= keys.first && keys.first + keys.count <= rows.first_end) {
+      std::fill_n(b.begins, step.num_rows, 0);
+      std::fill_n(b.ends, step.num_rows, keys.count);
+      std::fill_n(b.tiles, step.num_rows / kRows, TileRange{0, keys.count, 0, keys.count});
+    } else {
+      find_ranges([&](std::int64_t t) { return ranges.of(t); }, rows, keys.first, keys.count,
+                  b.begins, b.ends, b.tiles);
+    }
     step.seen.runs[0] = {0, static_cast<std::int32_t>(step.num_rows)};
     step.seen.num_runs = 1;
     if (lists.are_there()) {
@@ -212,10 +218,12 @@ struct Gradient {
       prefetch(douts<T>(head), ahead->first, ahead->count);
     }
     const std::int64_t at = space_row(head, rows.first);
-    for (std::int64_t i = 0; i < step.num_rows; ++i) {
-      b.minus_lse[i] = i < rows.count ? space.minus_lse[at + i] : 0.0f;
-      b.minus_delta[i] = i < rows.count ? space.minus_delta[at + i] : 0.0f;
-    }
+    const auto copy = [&](const float* from, float* to) {
+      std::copy_n(from + at, rows.count, to);
+      std::fill(to + rows.count, to + step.num_rows, 0.0f);
+    };
+    copy(space.minus_lse, b.minus_lse);
+    copy(space.minus_delta, b.minus_delta);
     if (kept) fill_kept(b.kept, b.ends, keys, rows, head);
     step.run();
   }

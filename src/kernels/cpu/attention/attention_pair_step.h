@@ -67,10 +67,8 @@ struct GradientStep {
     for (int r = 0; r < seen.num_runs; ++r) {
       const std::int64_t at = seen.runs[r].begin, first = rows.first + at,
                          count = std::min(seen.runs[r].end, rows.count) - at;
-      copy_rows(q, first, count, key_words, b.query_rows + at * key_words);
-      pack_row_pairs(q, first, count, kGradientRows, b.query_panels, at);
-      copy_rows(dout, first, count, value_words, b.dout_rows + at * value_words);
-      pack_row_pairs(dout, first, count, kGradientRows, b.dout_panels, at);
+      pack_both(q, first, count, key_words, b.query_rows, kGradientRows, b.query_panels, at);
+      pack_both(dout, first, count, value_words, b.dout_rows, kGradientRows, b.dout_panels, at);
     }
   }
   // Sums of dq become dq of row t.

@@ -92,6 +92,33 @@ inline void pack_row_pairs(const HeadRows<const BFloat16>& from, std::int64_t fi
   }
 }
 
+// Both forms of rows [first, first + count): side by side, and as pairs of rows from `first_row` of
+// panels of `rows` rows each. Rows from `count` up to a whole register tile become zero.
+inline void pack_both(const HeadRows<const BFloat16>& from, std::int64_t first, std::int64_t count,
+                      std::int64_t words, Word* side_by_side, std::int64_t rows, Word* panels,
+                      std::int64_t first_row) {
+  static_assert(kRows % 2 == 0);
+  const std::int64_t panel = rows / 2 * kPairPanel;
+  Word *to = side_by_side + first_row * words, *pairs = panels + first_row / 2 * kPairPanel;
+  for (std::int64_t i = 0; i < round_up(count, kRows);
+       i += 2, to += 2 * words, pairs += kPairPanel) {
+    const BFloat16 *even = from.row(first + i), *odd = even + from.stride;
+    const std::int64_t even_width = i < count ? from.width : 0,
+                       odd_width = i + 1 < count ? from.width : 0;
+    Word* at = pairs;
+    for (std::int64_t j = 0; j < from.width; j += kPairLanes, at += 2 * panel) {
+      __builtin_prefetch(even + kPrefetchRows * from.stride + j);
+      __builtin_prefetch(odd + kPrefetchRows * from.stride + j);
+      const __m512i x = load_pairs(even + j, even_width - j),
+                    y = load_pairs(odd + j, odd_width - j);
+      _mm512_store_si512(to + j / 2, x);
+      _mm512_store_si512(to + words + j / 2, y);
+      _mm512_store_si512(at, interleave<0>(x, y));
+      _mm512_store_si512(at + panel, interleave<kLanes>(x, y));
+    }
+  }
+}
+
 // Panels across of rows [first, first + count), `words` deep and up to a whole register tile of
 // scores: what lies beyond is zero.
 inline void pack_across(const HeadRows<const BFloat16>& from, std::int64_t first,

@@ -50,9 +50,11 @@ std::int64_t even_piece(std::int64_t size, std::int64_t most, std::int64_t grain
 }
 
 RowBlock row_block(const KeyRanges& ranges, std::int64_t first, std::int64_t last) {
-  std::int64_t begin = INT32_MAX, end = 0;
+  std::int64_t begin = INT32_MAX, end = 0, last_begin = 0, first_end = INT32_MAX;
   for (std::int64_t t = first; t < last; ++t) {
     const KeyRange keys = ranges.of(t);
+    last_begin = std::max(last_begin, keys.begin);
+    first_end = std::min(first_end, keys.end);
     if (keys.begin >= keys.end) continue;
     begin = std::min(begin, keys.begin);
     end = std::max(end, keys.end);
@@ -61,6 +63,8 @@ RowBlock row_block(const KeyRanges& ranges, std::int64_t first, std::int64_t las
           .count = static_cast<std::int32_t>(last - first),
           .begin = static_cast<std::int32_t>(begin),
           .end = static_cast<std::int32_t>(end),
+          .last_begin = static_cast<std::int32_t>(last_begin),
+          .first_end = static_cast<std::int32_t>(first_end),
           .first_key_block = 0,
           .last_key_block = -1,
           .first_run = 0,

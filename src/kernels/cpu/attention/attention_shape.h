@@ -88,9 +88,9 @@ struct KeyRanges {
 KeyRanges checked_key_ranges(const Arguments& args, const AttentionShape& shape);
 
 // Neighbouring rows with one key_begin, hence of one document: [first, first + count). They attend
-// to keys within [begin, end), empty when begin >= end.
+// to keys within [begin, end), empty when begin >= end, and all of them to [last_begin, first_end).
 struct RowBlock {
-  std::int32_t first, count, begin, end;
+  std::int32_t first, count, begin, end, last_begin, first_end;
   std::int32_t first_key_block, last_key_block;  // that see a row of it; set by cut_keys
   std::int32_t first_run, end_run;               // of its rows by lists; set by cut_runs
 };
