@@ -54,24 +54,29 @@ struct Forward {
   HeadRows<const T> values(std::int64_t head) const {
     return {args.inputs[2], head / shape.group(), shape.value_width};
   }
-  // The first tile of keys from `key` on that a row sees, counted from the document's first.
-  std::int64_t next_tile(const RowBlock& rows, std::int64_t head, std::int64_t key) const {
+  // The first key from `key` on, counted from the document's first, that a row may see.
+  std::int64_t next_key(const RowBlock& rows, std::int64_t head, std::int64_t key) const {
     if (!lists.are_there()) return key;
     const std::int64_t origin = ranges.key_begin[rows.first];
-    return std::max(key, (lists.next(rows, head, origin + key) - origin) / kTileKeys * kTileKeys);
+    return lists.next(rows, head, origin + key) - origin;
   }
-  std::int64_t first_tile(const RowBlock& rows, std::int64_t head) const {
-    return next_tile(rows, head,
-                     (rows.begin - ranges.key_begin[rows.first]) / kTileKeys * kTileKeys);
+  std::int64_t first_key(const RowBlock& rows, std::int64_t head) const {
+    return next_key(rows, head, tile_of(rows.begin - ranges.key_begin[rows.first]));
   }
+  // The tile of keys that a key lies in.
+  static std::int64_t tile_of(std::int64_t key) { return key / kTileKeys * kTileKeys; }
+
+  // Prefetches a tile of keys, of which `key` is the first that a row may see. Where lists may
+  // leave out others, packing prefetches what follows.
   template <class T>
   void prefetch_keys(const RowBlock& rows, std::int64_t head, std::int64_t key) const {
-    std::int64_t first = ranges.key_begin[rows.first] + key, most = kTileKeys;
-    if (lists.are_there()) {  // packing prefetches what follows
-      first = lists.next(rows, head, first);
-      most = kFirstListedKeys;
-    }
-    const std::int64_t count = std::min<std::int64_t>(most, rows.end - first);
+    const std::int64_t first = ranges.key_begin[rows.first] + key;
+    prefetch_keys<T>(
+        head, first,
+        std::min<std::int64_t>(lists.are_there() ? kFirstListedKeys : kTileKeys, rows.end - first));
+  }
+  template <class T>
+  void prefetch_keys(std::int64_t head, std::int64_t first, std::int64_t count) const {
     prefetch(keys<T>(head), first, count);
     prefetch(values<T>(head), first, count);
   }
@@ -85,8 +90,8 @@ struct Forward {
         shape, b, tiles, tiles * heads, {kept ? &*kept : nullptr, rows.first, head}};
     const std::int64_t origin = ranges.key_begin[rows.first], end = rows.end - origin;
     const HeadRows<const T> k = keys<T>(head), v = values<T>(head);
-    std::int64_t key = first_tile(rows, head);
-    prefetch_keys<T>(rows, head, key);
+    std::int64_t first = first_key(rows, head);
+    prefetch_keys<T>(rows, head, first);
     for (std::int64_t h = 0; h < heads; ++h)
       block.pack_queries(HeadRows<const T>(args.inputs[0], head + h, shape.key_width), rows,
                          h * padded_rows);
@@ -98,7 +103,7 @@ struct Forward {
       for (std::int64_t h = 0; h < heads; ++h)
         prefetch(HeadRows<const T>(args.inputs[0], head_of(ahead) + h, shape.key_width), next.first,
                  next.count);
-      prefetch_keys<T>(next, head_of(ahead), first_tile(next, head_of(ahead)));
+      prefetch_keys<T>(next, head_of(ahead), first_key(next, head_of(ahead)));
     }
 
     if (lists.are_there()) {
@@ -109,11 +114,11 @@ struct Forward {
       find_ranges([&](std::int64_t t) { return ranges.of(t); }, rows, origin, shape.num_keys,
                   b.begins, b.ends, b.tiles);
     }
-    for (std::int64_t next = key; key < end; key = next) {
-      const std::int64_t count = std::min(kTileKeys, end - key);
+    while (first < end) {
+      const std::int64_t key = tile_of(first), count = std::min(kTileKeys, end - key);
       pack_keys(block, k, v, rows, head, origin + key, count);
-      next = next_tile(rows, head, key + kTileKeys);
-      prefetch_keys<T>(rows, head, next);
+      first = next_key(rows, head, key + kTileKeys);
+      prefetch_keys<T>(rows, head, first);
       for (std::int64_t tile = 0; tile < block.num_tiles; tile += kStripRows / kRows)
         block.fold_strip(tile, std::min(tile + kStripRows / kRows, block.num_tiles), key, count);
     }
@@ -136,8 +141,11 @@ struct Forward {
     for (std::int64_t tile = 0; tile < block.tiles_per_head; ++tile) seen |= masks.tiles[tile].any;
     DepthRun runs[kMostRuns];
     const int num_runs = to_runs(seen, ForwardBlock::kTilePart, 0, count, runs);
-    for (int i = 0; i < num_runs; ++i)
+    for (int i = 0; i < num_runs; ++i) {
+      if (i + 1 < num_runs)
+        prefetch_keys<T>(head, first + runs[i + 1].begin, runs[i + 1].end - runs[i + 1].begin);
       block.pack_keys(k, v, first, runs[i].begin, runs[i].end - runs[i].begin);
+    }
   }
 
   // `count` rows, at most kLanes, from the `first`-th of the block on.

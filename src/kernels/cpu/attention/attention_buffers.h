@@ -63,6 +63,15 @@ struct TileRuns {
       tiles |= static_cast<std::uint32_t>((masks.tiles[tile].any & keys) != 0) << tile;
     count = to_runs(tiles, unit, 0, num_tiles * unit, runs);
   }
+  // What lies within `limits`.
+  [[gnu::always_inline]] int within(DepthRun limits, DepthRun* cut) const {
+    int num = 0;
+    for (int i = 0; i < count; ++i) {
+      const DepthRun run{std::max(runs[i].begin, limits.begin), std::min(runs[i].end, limits.end)};
+      if (run.begin < run.end) cut[num++] = run;
+    }
+    return num;
+  }
 };
 
 // The rows of a step of the backward that see a key of its block, as runs of register tiles; all

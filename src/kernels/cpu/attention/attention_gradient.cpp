@@ -183,6 +183,21 @@ struct Gradient {
     return -1;
   }
 
+  // Prefetches the rows that a step packs.
+  template <class T>
+  void prefetch_rows(const RowBlock& rows, const KeyBlock& keys, std::int64_t head) const {
+    const auto prefetch_some = [&](std::int64_t first, std::int64_t count) {
+      prefetch(queries<T>(head), first, count);
+      prefetch(douts<T>(head), first, count);
+    };
+    if (!lists.are_there()) return prefetch_some(rows.first, rows.count);
+    const std::int64_t end = keys.first + keys.count;
+    for (std::int32_t i = rows.first_run; i < rows.end_run; ++i) {
+      const ListRun& run = lists.runs[static_cast<std::size_t>(i)];
+      if (lists.next(rows, run, head, keys.first) < end) prefetch_some(run.first, run.count);
+    }
+  }
+
   // The place of a step among those that add to dq of the same rows.
   struct Turn {
     bool is_first;
@@ -213,10 +228,6 @@ struct Gradient {
       step.seen.num_runs = of_rows.count;
     }
     step.pack_rows(queries<T>(head), douts<T>(head), rows);
-    if (ahead != nullptr) {
-      prefetch(queries<T>(head), ahead->first, ahead->count);
-      prefetch(douts<T>(head), ahead->first, ahead->count);
-    }
     const std::int64_t at = space_row(head, rows.first);
     const auto copy = [&](const float* from, float* to) {
       std::copy_n(from + at, rows.count, to);
@@ -226,6 +237,7 @@ struct Gradient {
     copy(space.minus_delta, b.minus_delta);
     if (kept) fill_kept(b.kept, b.ends, keys, rows, head);
     step.run();
+    if (ahead != nullptr) prefetch_rows<T>(*ahead, keys, head);
   }
 
   void fill_kept(const KeptBuffers& bits, const std::int32_t* ends, const KeyBlock& keys,

@@ -36,14 +36,16 @@ KeyRange KeyLists::of_row(std::int64_t t, std::int64_t head) const {
 
 std::int64_t KeyLists::next(const RowBlock& rows, std::int64_t head, std::int64_t from) const {
   std::int64_t first = rows.end;
-  const std::int64_t document = ranges.key_begin[rows.first];
-  for (std::int32_t i = rows.first_run; i < rows.end_run; ++i) {
-    const ListRun& run = runs[static_cast<std::size_t>(i)];
-    const std::int64_t key = next_key(of(head, run.block), size, document,
-                                      std::max<std::int64_t>(from, run.begin), run.end);
-    if (key < run.end) first = std::min(first, key);
-  }
+  for (std::int32_t i = rows.first_run; i < rows.end_run; ++i)
+    first = std::min(first, next(rows, runs[static_cast<std::size_t>(i)], head, from));
   return first;
+}
+
+std::int64_t KeyLists::next(const RowBlock& rows, const ListRun& run, std::int64_t head,
+                            std::int64_t from) const {
+  const std::int64_t key = next_key(of(head, run.block), size, ranges.key_begin[rows.first],
+                                    std::max<std::int64_t>(from, run.begin), run.end);
+  return key < run.end ? key : rows.end;
 }
 
 KeyLists checked_key_lists(const Arguments& args, const AttentionShape& shape,
@@ -125,6 +127,11 @@ std::uint32_t tile_bits(const std::uint64_t* words, std::int64_t num_words, std:
                         bool all) {
   const std::uint64_t keys = ~std::uint64_t{0} >> (64 - tile_keys);
   std::uint32_t bits = 0;
+  if (tile_keys == 64) {
+    for (std::int64_t w = num_words; w-- > 0;)
+      bits = bits << 1 | static_cast<std::uint32_t>(all ? words[w] == keys : words[w] != 0);
+    return bits;
+  }
   for (std::int64_t i = num_words * 64 / tile_keys; i-- > 0;) {
     const std::uint64_t part = words[i * tile_keys / 64] >> i * tile_keys % 64 & keys;
     bits = bits << 1 | (all ? part == keys : part != 0);
@@ -161,10 +168,11 @@ void fill_masks(const KeyLists& lists, const RowBlock& rows, std::int64_t head, 
         const std::int64_t key = document + *id * lists.size;
         set_bits(std::max(key, begin) - first, std::min(key + lists.size, end) - first, listed);
       }
-    // Where every row sees all keys of its range, all rows are alike.
-    const bool is_whole = run.last_begin <= first && first + count <= run.first_end;
     const TileMasks of_run{tile_bits(listed, words, tile_keys, false),
                            tile_bits(listed, words, tile_keys, true)};
+    // Where every row sees all keys of its range, or none has one, all rows are alike.
+    const bool is_whole =
+        of_run.any == 0 || (run.last_begin <= first && first + count <= run.first_end);
     const std::int64_t last = run.first - rows.first + run.count;
     for (std::int64_t r = run.first - rows.first; r < last;) {
       std::uint64_t* row = masks + r * words;
@@ -175,11 +183,15 @@ void fill_masks(const KeyLists& lists, const RowBlock& rows, std::int64_t head, 
         r += kTileRows;
         continue;
       }
-      const KeyRange range = lists.ranges.of(rows.first + r);
-      std::uint64_t seen[kMostWords] = {};
-      set_bits(std::clamp<std::int64_t>(range.begin - first, 0, count),
-               std::clamp<std::int64_t>(range.end - first, 0, count), seen);
-      for (std::int64_t w = 0; w < words; ++w) row[w] = listed[w] & seen[w];
+      if (is_whole) {
+        std::copy_n(listed, words, row);
+      } else {
+        const KeyRange range = lists.ranges.of(rows.first + r);
+        std::uint64_t seen[kMostWords] = {};
+        set_bits(std::clamp<std::int64_t>(range.begin - first, 0, count),
+                 std::clamp<std::int64_t>(range.end - first, 0, count), seen);
+        for (std::int64_t w = 0; w < words; ++w) row[w] = listed[w] & seen[w];
+      }
       if (++r % kTileRows == 0)
         tiles[r / kTileRows - 1] = tile_of(masks + (r - kTileRows) * words, words, tile_keys);
     }

@@ -39,8 +39,11 @@ struct KeyLists {
   }
   // What row t sees: from the first key that its list has on. Empty where it has none.
   KeyRange of_row(std::int64_t t, std::int64_t head) const;
-  // The first key from `from` on that some row of the block may see; rows.end where there is none.
+  // The first key from `from` on that some row of the block, or of its run, may see; rows.end where
+  // there is none.
   std::int64_t next(const RowBlock& rows, std::int64_t head, std::int64_t from) const;
+  std::int64_t next(const RowBlock& rows, const ListRun& run, std::int64_t head,
+                    std::int64_t from) const;
 };
 
 // What the rows of a block see in a head, as of_row: asked for in ascending order.

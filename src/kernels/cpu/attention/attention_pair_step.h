@@ -157,6 +157,17 @@ struct GradientStep {
       }
   }
 
+  // What products read of a register tile that no row sees: keys at its ends share a register tile
+  // of dk and dv with keys of its neighbours.
+  void clear_edges(std::int64_t row, std::int64_t key) const {
+    static_assert(kRows <= kLanes);
+    for (std::int64_t i = row; i < row + kRows; i += 2)
+      for (const std::int64_t at : {key, key + kPairScores - kLanes}) {
+        _mm512_storeu_si512(b.weights_across + i / 2 * kPairAcrossStride + at, __m512i{});
+        _mm512_storeu_si512(b.gradients_across + i / 2 * kPairAcrossStride + at, __m512i{});
+      }
+  }
+
   // For a register tile of rows and one of keys: whether a row sees a key, and whether all rows see
   // all keys.
   bool sees(std::int64_t row, std::int64_t key) const {
@@ -181,7 +192,7 @@ struct GradientStep {
       for (std::int64_t row = 0; row < num_rows; row += kRows) {
         if (is_unseen(row)) continue;
         if (!sees(row, key))
-          clear(row, key, kPanels);
+          b.masks.are_there() ? clear_edges(row, key) : clear(row, key, kPanels);
         else if (is_full(row, key))
           weigh<kPanels, false, kDrops>(row, key);
         else
@@ -190,8 +201,8 @@ struct GradientStep {
       }
   }
 
-  // Rows that see one of kRows keys from `key` on, as a run of words.
-  int row_run(std::int64_t key, DepthRun* run) const {
+  // Rows that may see one of kRows keys from `key` on, as a run of words.
+  DepthRun row_run(std::int64_t key) const {
     std::int64_t begin = 0, end = num_rows;
     const auto sees_one = [&](std::int64_t row) {
       const TileRange& tile = b.tiles[row / kRows];
@@ -199,8 +210,7 @@ struct GradientStep {
     };
     while (begin < end && !sees_one(begin)) begin += kRows;
     while (begin < end && !sees_one(end - kRows)) end -= kRows;
-    *run = {static_cast<std::int32_t>(begin / 2), static_cast<std::int32_t>(end / 2)};
-    return begin < end ? 1 : 0;
+    return {static_cast<std::int32_t>(begin / 2), static_cast<std::int32_t>(end / 2)};
   }
 
   // Sums over rows: to[key] += Σ of[row, key] · with[row].
@@ -209,17 +219,20 @@ struct GradientStep {
     for (std::int64_t j = 0; j < width; j += kPairScores) {
       TileRuns listed;
       for (std::int64_t key = 0; key < num_keys; key += kRows) {
-        if (b.masks.are_there())
+        DepthRun runs[kMostRuns];
+        runs[0] = row_run(key);
+        int num_runs = runs[0].begin < runs[0].end ? 1 : 0;
+        if (b.masks.are_there()) {
           listed.find(b.masks, num_rows / kRows, kRows / 2,
                       std::uint32_t{1} << key / kPairScores |
                           std::uint32_t{1} << (key + kRows - 1) / kPairScores);
-        else
-          listed.count = row_run(key, listed.runs);
-        if (listed.count == 0) continue;
+          num_runs = listed.within(runs[0], runs);
+        }
+        if (num_runs == 0) continue;
         with_panels(width - j, [&]<int kCount>() {
-          multiply<kCount, 1, kPairAcrossStride, true>(
-              of + key, with + j * kGradientRows / 2, kGradientRows / 2 * kPairPanel, listed.runs,
-              listed.count, to + key * columns + j, columns);
+          multiply<kCount, 1, kPairAcrossStride, true>(of + key, with + j * kGradientRows / 2,
+                                                       kGradientRows / 2 * kPairPanel, runs,
+                                                       num_runs, to + key * columns + j, columns);
         });
       }
     }
