@@ -23,10 +23,10 @@ ROUND_SECONDS = 10e-3
 SETTLE_SECONDS = 30e-3  # spinning threads of the side before go to sleep
 
 
-def parser(description):
+def parser(description, precisions=("fp32", "bf16")):
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     made.add_argument("--binary", default=str(ROOT / "build/release/anabatic"))
-    made.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
+    made.add_argument("--precision", choices=precisions, default="bf16")
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--rounds", type=int, default=7)
     made.add_argument("--compile", action="store_true", help="torch.compile variants too")

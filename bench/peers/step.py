@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole training step of a Hugging Face model, forward, loss, backward, clipping and fused AdamW, against PyTorch.
 
-In bf16 the peers are `autocast` (float32 parameters, bfloat16 arithmetic: what Anabatic's bf16 promises) and, with
---all, `bf16` (everything in bfloat16, which is faster and not how models are trained).
+In bf16 and int8 the peers are `autocast` (float32 parameters, bfloat16 arithmetic: what Anabatic's bf16 promises) and,
+with --all, `bf16` (everything in bfloat16, which is faster and not how models are trained).
 """
 import warnings
 
@@ -43,7 +43,7 @@ def runner(args, dtype, autocast, experts, compiled):
 
 
 def main():
-    arguments = parser(HELP)
+    arguments = parser(HELP, ("fp32", "bf16", "int8"))
     arguments.add_argument("config", help="a model directory, such as bench/yardsticks/moe_coarse")
     arguments.add_argument("--batch", type=int, default=4)
     arguments.add_argument("--sequence", type=int, default=512)
@@ -53,7 +53,7 @@ def main():
     is_moe = any(hasattr(AutoConfig.from_pretrained(args.config), key)
                  for key in ("num_local_experts", "num_experts", "n_routed_experts"))
     variants = [("fp32", torch.float32, False)]
-    if args.precision == "bf16":
+    if args.precision != "fp32":
         variants = [("autocast", torch.float32, True)] + ([("bf16", torch.bfloat16, False)] if args.all else [])
     makers = {}
     for word, dtype, autocast in variants:
