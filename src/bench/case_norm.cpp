@@ -55,14 +55,14 @@ ir::ValueId dropped(CaseBuilder& builder, ir::ValueId x, std::string_view segmen
   return builder.timed(segment).add1("dropout", {x, input}, {{"rate", 0.1}, {"site", site}}, site);
 }
 
-// A norm of a sum, or dropout, and products that read it: with fuse_norm_linear, and without it in
-// turn.
+// Products that read a norm of a sum, or dropout: with fuse_norm_linear, and without it in turn.
+// What takes dropout has its time.
 GraphCase prologue_case(CaseBuilder& builder, const RowSizes& sizes, bool drops) {
   const ir::ValueId x = builder.rows("x", sizes.width),
                     matrix = builder.parameter("linear.weight", {sizes.out, sizes.width});
   ir::ValueId rows = ir::kNoValue;
   if (drops) {
-    rows = dropped(builder, x, kNormSegment);
+    rows = dropped(builder, x, kProductSegment);
   } else {
     const ir::ValueId residual = builder.rows("residual", sizes.width),
                       weight = builder.parameter("weight", {sizes.width});
@@ -75,16 +75,17 @@ GraphCase prologue_case(CaseBuilder& builder, const RowSizes& sizes, bool drops)
                        static_cast<double>(sizes.out);
   const double array =
       sizes.element * static_cast<double>(sizes.rows) * static_cast<double>(sizes.width);
-  GraphCase made = builder.finish(
-      y,
-      {{{"total", 3 * flops, 0}, {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}},
-       {{"norm", 0, (drops ? 2 : 3) * array}, {Phase::kForward}, kNormSegment},
-       {{"norm_gradients", 0, (drops ? 2 : 5) * array},
-        {Phase::kBackwardInput, Phase::kBackwardWeight},
-        kNormSegment},
-       {{"forward", flops, 0}, {Phase::kForward}, kProductSegment},
-       {{"input_gradient", flops, 0}, {Phase::kBackwardInput}, kProductSegment},
-       {{"weight_gradient", flops, 0}, {Phase::kBackwardWeight}, kProductSegment}});
+  std::vector<TimedPart> parts{
+      {{"total", 3 * flops, 0}, {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}},
+      {{"forward", flops, 0}, {Phase::kForward}, kProductSegment},
+      {{"input_gradient", flops, 0}, {Phase::kBackwardInput}, kProductSegment},
+      {{"weight_gradient", flops, 0}, {Phase::kBackwardWeight}, kProductSegment}};
+  if (!drops)
+    parts.insert(parts.begin() + 1, {{{"norm", 0, 3 * array}, {Phase::kForward}, kNormSegment},
+                                     {{"norm_gradients", 0, 5 * array},
+                                      {Phase::kBackwardInput, Phase::kBackwardWeight},
+                                      kNormSegment}});
+  GraphCase made = builder.finish(y, std::move(parts));
   made.without_pass = "fuse_norm_linear";
   return made;
 }

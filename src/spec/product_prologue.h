@@ -34,8 +34,10 @@ inline Norm norm_of(const Attributes& attributes) {
   return *word == kRmsNorm ? Norm::kRms : *word == kLayerNorm ? Norm::kLayer : Norm::kNone;
 }
 
-// Whether a product drops elements of x.
-inline bool drops_x(const Attributes& product) { return product.contains(kDropoutSite); }
+// Whether a product drops elements of x. It has both attributes then.
+inline bool drops_x(const Attributes& product) {
+  return product.contains(kDropoutRate) || product.contains(kDropoutSite);
+}
 
 // Statistics of a row, S: 1 / root mean square; of a layer norm 1 / standard deviation and mean.
 // Both with the norm's epsilon, in f32.

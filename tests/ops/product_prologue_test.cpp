@@ -183,6 +183,15 @@ Values draws(std::int64_t first_row) {
   return {tensor_type(DType::kInt32, {spec::kNumDropoutDraws}), {words.begin(), words.end()}};
 }
 
+// The product with dropout of x.
+OpCall with_dropout(OpCall product, const Values& of_draws, const std::string& site = kSite,
+                    double rate = kRate) {
+  product.attributes[std::string(spec::kDropoutRate)] = rate;
+  product.attributes[std::string(spec::kDropoutSite)] = site;
+  product.inputs.push_back(of_draws);
+  return product;
+}
+
 // NaNs are equal, whichever they are.
 void expect_equal(const std::vector<Values>& got, const std::vector<Values>& want,
                   const std::string& where) {
@@ -216,11 +225,7 @@ int compare(const OpCall& product, const Prologue& prologue, int num_threads) {
     fused.inputs.insert(fused.inputs.end(), prologue.parameters.begin(), prologue.parameters.end());
   }
   OpCall dropout{"dropout", {{"rate", kRate}, {"site", kSite}}, {x, draws(900)}, {x.type}};
-  if (prologue.drops) {
-    fused.attributes[std::string(spec::kDropoutRate)] = kRate;
-    fused.attributes[std::string(spec::kDropoutSite)] = kSite;
-    fused.inputs.push_back(dropout.inputs[1]);
-  }
+  if (prologue.drops) fused = with_dropout(std::move(fused), dropout.inputs[1]);
   const bool adds = ops::find_op(product.op)->can_accumulate;
   std::vector<Values> before;
   for (std::size_t o = 0; adds && o < product.outputs.size(); ++o)
@@ -383,12 +388,8 @@ TEST(ProductDropout, FindsOtherDraws) {
   const Sizes sizes{9, 40, 16};
   for (const OpCall& product : products(sizes, DType::kFloat32)) {
     if (!may_drop(product)) continue;
-    OpCall fused = product, later = product, elsewhere = product;
-    for (OpCall* call : {&fused, &later, &elsewhere}) {
-      call->attributes[std::string(spec::kDropoutRate)] = kRate;
-      call->attributes[std::string(spec::kDropoutSite)] = call == &elsewhere ? "other" : kSite;
-      call->inputs.push_back(draws(call == &later ? 1 : 0));
-    }
+    const OpCall fused = with_dropout(product, draws(0)), later = with_dropout(product, draws(1)),
+                 elsewhere = with_dropout(product, draws(0), "other");
     for (const kernels::Kernel* row : kernels::candidates(product.op)) {
       if (!is_under_test(row->name) || !supports(*row, fused)) continue;
       const std::vector<Values> want = run(*row, fused, 2);
@@ -402,10 +403,7 @@ TEST(ProductDropout, FindsOtherDraws) {
 TEST(ProductDropout, IsRefusedByInt8Products) {
   for (const OpCall& product : int8_products({8, 40, 16})) {
     if (!may_drop(product)) continue;
-    OpCall fused = product;
-    fused.attributes[std::string(spec::kDropoutRate)] = kRate;
-    fused.attributes[std::string(spec::kDropoutSite)] = kSite;
-    fused.inputs.push_back(draws(0));
+    const OpCall fused = with_dropout(product, draws(0));
     for (const kernels::Kernel* row : kernels::candidates(product.op)) {
       if (is_reference(*row)) continue;
       EXPECT_FALSE(supports(*row, fused)) << row->name;
@@ -415,11 +413,7 @@ TEST(ProductDropout, IsRefusedByInt8Products) {
 
 TEST(ProductDropout, RefusesWhatIsNoDropout) {
   const OpCall product = products({8, 40, 16}, DType::kFloat32)[0];
-  const auto error_of = [&](double rate, const Values& of_draws) {
-    OpCall fused = product;
-    fused.attributes[std::string(spec::kDropoutRate)] = rate;
-    fused.attributes[std::string(spec::kDropoutSite)] = kSite;
-    fused.inputs.push_back(of_draws);
+  const auto error_of = [&](const OpCall& fused) {
     std::vector<TensorType> types;
     for (const Values& input : fused.inputs) types.push_back(input.type);
     try {
@@ -429,12 +423,18 @@ TEST(ProductDropout, RefusesWhatIsNoDropout) {
     }
     return std::string();
   };
-  EXPECT_EQ(error_of(kRate, draws(0)), "");
-  EXPECT_THAT(error_of(1, draws(0)), ::testing::HasSubstr("expected 'dropout_rate'"));
-  EXPECT_THAT(error_of(0, draws(0)), ::testing::HasSubstr("expected 'dropout_rate'"));
+  EXPECT_EQ(error_of(with_dropout(product, draws(0))), "");
+  for (const double rate : {0.0, 1.0})
+    EXPECT_THAT(error_of(with_dropout(product, draws(0), kSite, rate)),
+                ::testing::HasSubstr("expected 'dropout_rate'"));
   Values two = draws(0);
   two.type.shape = {2};
-  EXPECT_THAT(error_of(kRate, two), ::testing::HasSubstr("draws"));
+  EXPECT_THAT(error_of(with_dropout(product, two)), ::testing::HasSubstr("draws"));
+  for (const std::string_view missing : {spec::kDropoutRate, spec::kDropoutSite}) {
+    OpCall fused = with_dropout(product, draws(0));
+    fused.attributes.erase(std::string(missing));
+    EXPECT_THAT(error_of(fused), ::testing::HasSubstr(fmt::format("'{}'", missing)));
+  }
 }
 
 }  // namespace

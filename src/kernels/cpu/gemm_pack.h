@@ -12,6 +12,7 @@
 #include "base/rounding.h"
 #include "kernels/cpu/gemm_convert.h"
 #include "kernels/cpu/gemm_prologue.h"
+#include "spec/dropout.h"
 #include "tensor/float4.h"
 
 namespace anabatic::kernels::cpu {
@@ -194,7 +195,10 @@ struct PackA {
   static void interleaved(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
     constexpr Int kStrip = 24;
     // Dropout draws bits of so many columns at once.
-    constexpr Int kDrawn = 128 % kRows == 0 && 128 / kRows <= kStrip ? 128 / kRows : kStrip;
+    constexpr Int kDrawn =
+        spec::kDropoutColumns % kRows == 0 && spec::kDropoutColumns / kRows <= kStrip
+            ? spec::kDropoutColumns / kRows
+            : kStrip;
     const T* from = reinterpret_cast<const T*>(a.data) + i0;
     const auto line = [&](Int k) { return from + a.index.line(k0 + k) * a.column_stride; };
     const Int units = units_of(depth), tiles = ceil_div(rows, kRows);
@@ -470,7 +474,7 @@ struct PackB {
   static void run_typed(Unit* panels, const T* data, const Matrix& b, Int j0, Int columns, Int k0,
                         Int depth) {
     const Int units = ceil_div(depth, kElements<Unit>);
-    constexpr Int kStrip = 4 * kPanel, kDrawn = 8 * kPanel;
+    constexpr Int kStrip = 4 * kPanel, kDrawn = spec::kDropoutColumns;
     if (b.column_stride == 1) {
       const bool drops = b.dropout.draws != nullptr;
       for (Int j = 0, strip = 0; j < columns; j += strip) {
@@ -508,14 +512,14 @@ struct PackB {
     pairs16(to, from, next);
   }
 
-  // The columns are contiguous: few panels at a time, at most eight, so that whole cache lines are
-  // read and the writes stay a few sequential streams.
+  // The columns are contiguous: few panels at a time, at most kDropoutColumns, so that whole cache
+  // lines are read and the writes stay a few sequential streams.
   template <class Unit, class T>
   static void rows(Unit* __restrict panels, const T* __restrict data, const Matrix& b, Int j0,
                    Int columns, Int k0, Int depth, Int units) {
     constexpr Int kUnitDepth = kElements<Unit>;
     const auto line = [&](Int k) { return data + b.index.line(k0 + k) * b.row_stride + j0; };
-    PrologueLines<T, kUnitDepth, 8 * kPanel> prologue(b);
+    PrologueLines<T, kUnitDepth, spec::kDropoutColumns> prologue(b);
     for (Int u = 0; u < units; ++u) {
       const Int left = depth - u * kUnitDepth;
       const T* source = line(u * kUnitDepth);

@@ -33,12 +33,9 @@ void check_norm_inputs(const Check& check, spec::Norm norm, int first) {
 
 void check_dropout_input(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
                          int at) {
-  const auto part = [&](std::string_view name) {
-    const auto found = attributes.find(name);
-    return found == attributes.end() ? spec::Attributes{} : spec::Attributes{*found};
-  };
-  spec::Attributes dropout = part(spec::kDropoutRate);
-  dropout.merge(part(spec::kDropoutSite));
+  spec::Attributes dropout;
+  for (const std::string_view name : {spec::kDropoutRate, spec::kDropoutSite})
+    if (const auto found = attributes.find(name); found != attributes.end()) dropout.insert(*found);
   const Check check(op, inputs, dropout, {spec::kDropoutRate, spec::kDropoutSite});
   check.size(check.i32(at, "draws", 1), 0, spec::kNumDropoutDraws);
   check_dropout_rate(check, spec::kDropoutRate);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dense products apply the norm in front of them as they copy rows of x, and dropout, in the
-// forward and in the weight gradient. These rows are never stored.
+// Dense products apply what is in front of them, a norm or dropout, as they copy rows of x: in the
+// forward and in the weight gradient. Normalised or dropped rows are never stored.
 //
 //   %h, %y = add_rms_norm(%a, w, %b)        ->   %h, %s = add_norm_statistics(%a, %b)
 //   %q = linear(%y, wq)                          %q = linear(%h, wq, %s, w) {norm="rms"}

@@ -70,8 +70,8 @@ ANABATIC_INLINE void drop_some(const Draws& draws, const Words (&words)[kParts][
 
 // Columns [column, column + count) of a row, from x to y.
 template <bool kStreams, class T>
-ANABATIC_INLINE void drop_part(const Draws& draws, std::uint32_t row, std::int64_t column,
-                               std::int64_t count, const T* x, T* y) {
+void drop_columns_of_row(const Draws& draws, std::uint32_t row, std::int64_t column,
+                         std::int64_t count, const T* x, T* y) {
   for (const std::int64_t end = column + count; column < end;) {
     const std::int64_t block = column / spec::kDropoutColumns,
                        before = column % spec::kDropoutColumns,
@@ -86,11 +86,6 @@ ANABATIC_INLINE void drop_part(const Draws& draws, std::uint32_t row, std::int64
     x += here;
     y += here;
   }
-}
-
-template <bool kStreams, class T>
-void drop_row(const Draws& draws, std::uint32_t row, const T* x, std::int64_t width, T* y) {
-  drop_part<kStreams>(draws, row, 0, width, x, y);
 }
 
 }  // namespace
@@ -108,8 +103,9 @@ void dropout(const Arguments& args) {
         rows(args.inputs[0]), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
           with_stream(streams, [&](auto constant) {
             for (std::int64_t t = begin; t < end; ++t)
-              drop_row<constant.value>(draws, draws.first_row + static_cast<std::uint32_t>(t),
-                                       x + t * width, width, y + t * width);
+              drop_columns_of_row<constant.value>(draws,
+                                                  draws.first_row + static_cast<std::uint32_t>(t),
+                                                  0, width, x + t * width, y + t * width);
           });
         });
   });
@@ -118,8 +114,8 @@ void dropout(const Arguments& args) {
 void drop_columns(const Draws& draws, std::int64_t row, std::int64_t column, std::int64_t count,
                   DType dtype, const std::byte* x, std::byte* y) {
   with_float_type(dtype, [&]<class T>(T*) {
-    drop_part<false>(draws, draws.first_row + static_cast<std::uint32_t>(row), column, count,
-                     reinterpret_cast<const T*>(x), reinterpret_cast<T*>(y));
+    drop_columns_of_row<false>(draws, draws.first_row + static_cast<std::uint32_t>(row), column,
+                               count, reinterpret_cast<const T*>(x), reinterpret_cast<T*>(y));
   });
 }
 

@@ -66,14 +66,12 @@ inline Int units_of_block(Int units, Int block) {
   return smaller(kBlockUnits, units - block * kBlockUnits);
 }
 
-// Whether row i falls back in block k. A has second values.
-inline bool row_falls_back(const Int8Tile& in, Int k, Int i) {
-  return (in.a_falls_back[i * in.a_flag_row + k] >> (in.a_lane + i * in.a_lane_row) & 1) != 0;
-}
-// Columns of panel v, a bit each, whose second values row i takes in block k.
-inline unsigned falling_columns(const Int8Tile& in, Int k, Int i, Int v) {
-  if (in.b_second != nullptr) return in.b_falls_back[v * in.b_flag_panel + k];
-  return in.a_second != nullptr && row_falls_back(in, k, i) ? 0xFFFFu : 0u;
+// Columns of a panel, a bit each, whose second values row i takes in block k.
+inline unsigned falling_columns(const Int8Tile& in, Int k, Int i) {
+  if (in.b_second != nullptr) return in.b_falls_back[k];
+  if (in.a_second == nullptr) return 0;
+  const int lane = static_cast<int>(in.a_lane + i * in.a_lane_row);
+  return (in.a_falls_back[i * in.a_flag_row + k] >> lane & 1) != 0 ? 0xFFFFu : 0u;
 }
 
 // Isa: kRows and kPanels of its tiles; kRounds: whether they can round to bf16; tile(rows, panels):

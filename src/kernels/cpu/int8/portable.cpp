@@ -36,7 +36,7 @@ struct Int8Portable {
       add_block(in, k, in.a, in.b, sums);
       for (Int n = 0; n < kInt8Panel; ++n)
         chain[n] = __builtin_fmaf(static_cast<float>(sums[n]), scales[n], chain[n]);
-      const unsigned falls_back = falling_columns(in, k, 0, 0);
+      const unsigned falls_back = falling_columns(in, k, 0);
       if (falls_back == 0) continue;
       add_block(in, k, in.a_second != nullptr ? in.a_second : in.a,
                 in.b_second != nullptr ? in.b_second : in.b, sums);

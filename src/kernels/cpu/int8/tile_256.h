@@ -64,7 +64,7 @@ struct Int8In256 {
           chain[i][v] = _mm256_fmadd_ps(values[i][v], scales[i][v], chain[i][v]);
       unsigned columns[R] = {}, any = 0;  // that fall back, a bit each
       for (int i = 0; i < R; ++i) {
-        columns[i] = falling_columns(in, k, i, 0);
+        columns[i] = falling_columns(in, k, i);
         any |= columns[i];
       }
       if (any == 0) continue;
